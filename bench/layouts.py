@@ -31,7 +31,7 @@ from hpcrl.parallel.group import Group  # noqa: E402
 from hpcrl.parallel.replica import ReplicaGroups, groups_of, over_data, sharing  # noqa: E402
 from hpcrl.placement.abilities import Chosen  # noqa: E402
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout  # noqa: E402
-from hpcrl.placement.plan import make_plan  # noqa: E402
+from hpcrl.placement.plan import plan_for  # noqa: E402
 from hpcrl.plugins import load  # noqa: E402
 from hpcrl.processes import keep_freed_memory  # noqa: E402
 from hpcrl.workers.host import nobody_is_told  # noqa: E402
@@ -205,7 +205,7 @@ def _groups(work: Path) -> list[Figure]:
     """Those that the example's models need, on 8 gloo ranks of this machine."""
     paths = {"actor": "model", "critic": "model", "reward_model": "judge"}
     settings = [f"data.train={work / 'rows.jsonl'}", *(f"{role}.path={work / name}" for role, name in paths.items())]
-    replicas = make_plan(read_experiment(str(EXAMPLE), settings), 1).replicas
+    replicas = plan_for(read_experiment(str(EXAMPLE), settings), 1).replicas
     arranged = [(replica.arrangement, replica.ranks) for replica in replicas]
     formed = []
     for _ in range(POOLS):

@@ -17,11 +17,12 @@ from hpcrl.cli.main import main
 from hpcrl.errors import ExitCode
 from hpcrl.families.reader import config_from_json
 from hpcrl.placement.allocate import allocate
+from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.layouts import mesh_text, parse_layout, parse_mesh
 from hpcrl.placement.memory import estimate_models
 from hpcrl.placement.movements import Movements
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 
 PAGE = (Path(__file__).parent.parent / "docs" / "layouts.md").read_text(encoding="utf-8")
 (SETTINGS,) = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
@@ -72,7 +73,7 @@ def test_a_mesh_is_as_the_page_says():
 
 def test_the_example_is_planned_in_the_words_of_the_page(load):
     experiment = load(1, 4, **SETTINGS)
-    plan = make_plan(experiment, 1)
+    plan = plan_for(experiment, 1)
     told = Movements(plan, experiment, estimate_models(plan, experiment))
     quoted = re.findall(r"^    (\S.*)$", PAGE, re.MULTILINE)
     assert quoted == [next(told.holds(2)), *told.around(2)]
@@ -83,8 +84,9 @@ def test_the_heuristic_places_as_the_page_says(load, column, nodes):
     model = config_from_json(
         QWEN2_TINY | SEVEN_BILLION | {"num_key_value_heads": 32, "vocab_size": 32000}, "config.json"
     )
-    settled = allocate(load(nodes, 8, allocation="heuristic"), dict.fromkeys(ROLES, model))
-    plan = make_plan(settled, nodes)
+    experiment = load(nodes, 8, allocation="heuristic")
+    settled = settings_with(experiment, allocate(experiment, dict.fromkeys(ROLES, model)))
+    plan = plan_for(settled, nodes)
     told = {row[0]: row[column] for row in ROWS if len(row) == 3 and row[0].strip("`") in (*ROLES, "actor_gen")}
     assert len(told) == 4
     for cell, words in told.items():
@@ -138,7 +140,7 @@ def test_the_example_is_refused_where_too_much_waits_on_hosts_and_doubted_where_
 
 def test_the_calls_of_the_example_are_placed_as_the_page_says():
     experiment = load_config(EXAMPLES / "layouts/ppo-7b.yaml", checks=())
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     rows = {row[0]: row[1:3] for row in ROWS if len(row) == 4}
     nodes = {"node 0": tuple(range(8)), "node 1": tuple(range(8, 16)), "both nodes": tuple(range(16))}
     for calls, (layout, on) in rows.items():

@@ -17,7 +17,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.workers.host import Work
@@ -35,7 +35,7 @@ experiment = algorithm_of(method).experiment(
     control=ControlConfig(steps=1000),
     **{method: section(minibatches=1)},
 )
-plan = make_plan(experiment, experiment.cluster.nodes)
+plan = plan_for(experiment)
 calls = [call for call in plan.calls if call.dataset == "train"]
 names = {call.role for call in calls} - {"reward"}
 roles = {name: build(name, experiment, Path(folder, "tokenizer.json")) for name in names}

@@ -15,7 +15,7 @@ from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig
 from hpcrl.data.samples import SequenceSample
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.dpo import DPOModelConfig
 from hpcrl.recipes.reward_model import RewardModelConfig
@@ -33,7 +33,7 @@ experiment = algorithm_of(method).experiment(
     control=ControlConfig(steps=1000),
     **models,
 )
-calls = [call for call in make_plan(experiment, experiment.cluster.nodes).calls if call.dataset == "train"]
+calls = [call for call in plan_for(experiment).calls if call.dataset == "train"]
 roles = {name: build(name, experiment, Path(folder, "tokenizer.json")) for name in models}
 prompts, *answers = zip(*pairs(), strict=True)
 rows = {

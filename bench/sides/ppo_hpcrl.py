@@ -22,7 +22,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.workers.host import Work
@@ -46,7 +46,7 @@ tokenizer = Path(folder, "tokenizer.json")
 meter = Watched()
 roles = {name: build(name, experiment, tokenizer, meter) for name in ("actor", "critic", "reference")}
 reward_model = builder("reference", experiment, tokenizer, head="value", meter=meter).engine()
-plan = make_plan(experiment, experiment.cluster.nodes)
+plan = plan_for(experiment)
 archiver = Archiver(experiment, Path(sys.argv[2]), rows_of(prompts=prompts())) if len(sys.argv) > 2 else None
 drawn = [call for call in plan.calls if call.dataset == "train"]
 calls = sorted(drawn, key=lambda call: call.kind == "train_step")

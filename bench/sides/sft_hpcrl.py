@@ -11,7 +11,7 @@ from shapes import texts
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.workers.host import Work
 
@@ -28,7 +28,7 @@ batch = rows_of(
     answers=[a for _, a in texts()],
     answer_mask=[np.ones(len(a), np.bool_) for _, a in texts()],
 )
-call = next(call for call in make_plan(experiment, experiment.cluster.nodes).calls if call.kind == "train_step")
+call = next(call for call in plan_for(experiment).calls if call.kind == "train_step")
 
 
 def step() -> dict[str, object]:

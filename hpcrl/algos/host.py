@@ -150,6 +150,8 @@ class TorchHost:
             return self._blend(work, call)
         model = self._plan.at[call.name]
         self._settle(model, work.experiment or self._experiment)
+        if (tokens := self._plan.micro_batches.get(call.name)) and model.role in self._models:
+            self._state(model).cut(tokens)
         outcome: Outcome = getattr(self._roles[model], call.method or call.kind)(work, call)
         if outcome.record is None:
             return outcome

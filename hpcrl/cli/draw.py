@@ -14,7 +14,7 @@ from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.dataflow.dot import Place, to_dot
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.placement.layouts import mesh_text
-from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.placement.plan import Plan, plan_for
 
 ENDINGS = (".dot", ".svg", ".png", ".pdf")
 PROGRAMS = ("dot", "graphviz-pure")
@@ -37,7 +37,7 @@ def run(words: Sequence[str]) -> int:
     if out.suffix not in ENDINGS:
         raise ConfigurationError([f"--out {out} must end in {', '.join(ENDINGS)}."], "Name another file.")
     experiment = read_experiment(given.config, overrides)
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     text = to_dot(plan.graph(), _places(plan)).encode()
     picture, problem = (text, "") if out.suffix == ".dot" else _draw(text, out.suffix[1:])
     if problem:

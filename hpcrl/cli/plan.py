@@ -23,7 +23,7 @@ from hpcrl.placement.disk import estimate_disk
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.memory import Models, estimate_models, head_model
 from hpcrl.placement.movements import Movements
-from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan, workers_in_words
+from hpcrl.placement.plan import Plan, ReplicaPlan, plan_for, workers_in_words
 from hpcrl.placement.sizes import GIB, size_in_words
 from hpcrl.placement.worker_memory import host_memory, peaks
 from hpcrl.recipes.algorithm import algorithm_of
@@ -48,7 +48,7 @@ def run(words: Sequence[str]) -> int:
     capacity = check_inputs(experiment, Path(run_directory(experiment)).absolute(), ScratchIndexes())
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     models = estimate_models(plan, experiment)
     if given.json:
         print(_as_json(plan, experiment, models))

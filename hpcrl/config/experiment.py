@@ -60,11 +60,11 @@ class ExperimentConfig:
     model has it, on all workers. pipe_data, pipe_model: a stage on each node, data or layers over the workers of one.
     heuristic: trained roles side by side, each other call where it is fast."""
     calls: Annotated[Mapping[str, Any], ChangeClass.PLACEMENT] = field(default_factory=dict)
-    """Calls that are not made where their role is trained and saved, e.g. {actor_gen: {layout: d4, mesh: 0-3}}. Without
-    a layout, data over all of its mesh; without a mesh or a backend, that of the role. `between` says what becomes of
-    the parameters there between calls: keep, host (they wait in the host's memory) or drop; `python` which interpreter
-    has vLLM, for backend: vllm. An evaluation's call is made where the training's of its kind is, if it is not named
-    itself."""
+    """Calls that are not made where their role is trained and saved, e.g. {actor_gen: {layout: d4, mesh: 0-3}}.
+    Without a layout, data over all of its mesh; without a mesh or a backend, that of the role. `between` says what
+    becomes of the parameters there between calls: keep, host (they wait in the host's memory) or drop;
+    `micro_batch_tokens` is a bound of the call's own; `python` says which interpreter has vLLM, for backend: vllm.
+    An evaluation's call is made where the training's of its kind is, if it is not named itself."""
     code: CodeConfig = CodeConfig()
     """What of your code the run takes along."""
 

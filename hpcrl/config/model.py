@@ -39,6 +39,8 @@ class CallPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """None: that of its role."""
     python: str | None = None
     """The interpreter that runs its backend's server; None: the one that runs hpcrl."""
+    micro_batch_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """None: that of its role."""
     between: Between | None = None
 
 

@@ -266,6 +266,9 @@ class ComposedEngine:
     def held(self) -> Held:
         return self._buffers.held()
 
+    def cut(self, micro_batch_tokens: int) -> None:
+        self._pipeline.micro_batch_tokens = self._sampler.prefill_tokens = micro_batch_tokens
+
     @property
     def _training(self) -> Updater:
         assert isinstance(self._state, Updater), f"{self._model.role} is not trained"

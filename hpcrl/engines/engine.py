@@ -306,8 +306,8 @@ Held = Mapping[Kind, int]
 
 
 class EngineState(Protocol):
-    """What the host, and no algorithm, asks of an engine. All but `attention`, `parameters_digest`, `release` and
-    `held` are of roles that change."""
+    """What the host, and no algorithm, asks of an engine. All but `attention`, `parameters_digest`, `release`,
+    `held` and `cut` are of roles that change."""
 
     @property
     def space(self) -> Space:
@@ -369,4 +369,8 @@ class EngineState(Protocol):
 
     def held(self) -> Held:
         """What is on the device now."""
+        ...
+
+    def cut(self, micro_batch_tokens: int) -> None:
+        """Have at most so many tokens in each forward pass from now on."""
         ...

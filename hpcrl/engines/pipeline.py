@@ -43,7 +43,7 @@ class Pipeline:
         self._meter = meter or Meter()
         self._pp = pp
         self._dp = dp
-        self._micro_batch_tokens = micro_batch_tokens
+        self.micro_batch_tokens = micro_batch_tokens
 
     @torch.no_grad()
     def predict(self, sequences: Sequences, temperature: float) -> Iterator[tuple[list[int], Predictions]]:
@@ -110,7 +110,7 @@ class Pipeline:
         return known.cpu().numpy()
 
     def _cut(self, sequences: Sequences, in_step: bool = False) -> list[list[int]]:
-        of, bound = sequences, self._micro_batch_tokens
+        of, bound = sequences, self.micro_batch_tokens
         batches = list(micro_batches(of.lengths, of.samples, of.prompts, self._model.prompt_numbers(of), bound))
         if self._dp is None or not (in_step or self._model.transformer.in_step):
             return batches

@@ -19,7 +19,7 @@ from hpcrl.parallel.group import Group
 from hpcrl.workers.meter import Meter
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sampler:
     """At most `prefill_tokens` prompt tokens go through the model at once; `eos_token_ids` end a response.
 

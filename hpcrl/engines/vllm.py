@@ -180,6 +180,9 @@ class VllmEngine:
     def held(self) -> Held:
         return {"parameters": 0 if self._memory is None else self._memory.data.nbytes}
 
+    def cut(self, micro_batch_tokens: int) -> None:
+        """Its server cuts prompts as it likes."""
+
     @property
     def _is_head(self) -> bool:
         return self._groups.block.index == self._groups.head

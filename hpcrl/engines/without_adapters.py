@@ -62,3 +62,6 @@ class WithoutAdapters:
 
     def held(self) -> Held:
         return {}
+
+    def cut(self, micro_batch_tokens: int) -> None:
+        self._of.cut(micro_batch_tokens)

@@ -15,7 +15,7 @@ from hpcrl.config.model import TrainedModelConfig, models_of
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.placement.layouts import Axis, Ranks
-from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan, workers_in_words
+from hpcrl.placement.plan import Plan, ReplicaPlan, plan_for, workers_in_words
 
 TENSOR: tuple[Axis, ...] = ("tp",)
 """Along this a call adds up what workers have of a layer."""
@@ -36,7 +36,7 @@ PROMISE = "from here on numbers are those of an undisturbed run up to rounding, 
 def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery: RecoveryPlan) -> Iterator[str]:
     """What other workers, layouts and sizes change: how many there are, what stays cut as it was, what is replayed or
     made differently, and whether numbers stay the same to the bit."""
-    old, new = (make_plan(experiment, experiment.cluster.nodes) for experiment in (before, after))
+    old, new = (plan_for(experiment) for experiment in (before, after))
     if len(old.workers) != len(new.workers):
         yield f"{_nodes(before)} → {_nodes(after)}"
     yield from _kept_parts(recovery, new)
@@ -132,7 +132,7 @@ def _rounds(old: Plan, new: Plan, call: str, computing: Collection[str]) -> bool
     how a sum is rounded may depend on how many they are; a function is asked for the same of each row, wherever."""
     was, now = old.replica(call), new.replica(call)
     if was.role in computing:
-        if was.backend != now.backend:
+        if was.backend != now.backend or old.micro_batches.get(call) != new.micro_batches.get(call):
             return True
         return old.cuts(was) != new.cuts(now) or old.neighbours(was, TENSOR) != new.neighbours(now, TENSOR)
     return (was.arrangement.tp, was.arrangement.pp) != (now.arrangement.tp, now.arrangement.pp)

@@ -19,7 +19,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.launch.exportable import refuse_role
 from hpcrl.placement.exporting import DTYPES, RoleExport, export_of
-from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.placement.plan import Plan, plan_for
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.scratch import ScratchFolder
 
@@ -138,7 +138,7 @@ def plan_exports(
     """
     run = RunDirectory.open(run_dir)
     experiment = experiment_from(run.configuration())
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     trained = [replica.role for replica in plan.trained]
     if role is not None and role not in trained:
         raise refuse_role(run, role, trained)

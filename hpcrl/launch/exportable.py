@@ -11,7 +11,7 @@ from hpcrl.durable.journal import Checkpointed, Closed, Pruned
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.views.exports import Exportable, Exports, Missing
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import experiment_from
 
 
@@ -22,7 +22,7 @@ def read_exports(run_dir: Path, role: str | None = None, step: int | None = None
     """
     run = RunDirectory.open(run_dir)
     experiment = experiment_from(run.configuration())
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     trained = [replica.role for replica in plan.trained]
     if role is not None and role not in trained:
         raise refuse_role(run, role, trained)

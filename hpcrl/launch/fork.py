@@ -27,7 +27,7 @@ from hpcrl.launch.next_settings import NextSettings, changed_settings
 from hpcrl.launch.place import new_root
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.submit import start
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
 
@@ -58,7 +58,7 @@ def plan_fork(run_dir: Path, step: int, overrides: Sequence[str], run_dir_of_for
     """
     parent = RunDirectory.open(run_dir)
     newest = experiment_from(parent.configuration())
-    point = find_fork_point(parent, step, make_plan(newest, newest.cluster.nodes).changes.values())
+    point = find_fork_point(parent, step, plan_for(newest).changes.values())
     indexes = indexes_to_try(parent)
     before = experiment_from(parent.configuration_of(point.settings))
     settings = changed_settings(before, before, overrides, indexes, OF_A_FORK)

@@ -14,7 +14,7 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import read_seen
 from hpcrl.errors import ConfigurationError, DataError
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of
 
 
@@ -48,7 +48,7 @@ def next_inputs(
 
 def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig) -> None:
     """Raise DataError where the data sets lack a row of a step that is open or will be replayed."""
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(experiment).changes)
     datasets = open_datasets(experiment, algorithm_of(experiment).rows, indexes_to_try(run))
     rows = {name: dataset.ids for name, dataset in datasets.items()}
     for lines in recovery.opened:

@@ -25,7 +25,7 @@ from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import open_data
 from hpcrl.placement.allocate import afresh, settle
 from hpcrl.placement.check import ALL_CHECKS
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.placement.spaces import space_problems
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 
@@ -157,7 +157,7 @@ def _other_calls(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[
 
 def refuse_done(run: RunDirectory, after: ExperimentConfig, reason: str) -> None:
     """Raise ConfigurationError where a run that is done has no step more under these settings."""
-    recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(after).changes)
     if not _has_more(after, recovery, indexes_to_try(run)):
         last = 0 if recovery.last_opened is None else recovery.last_opened.step
         above = {"control.steps": f" above {last}", "control.epochs": ""}
@@ -178,7 +178,7 @@ def has_extension(run: RunDirectory, done: Verdict) -> bool:
     if not run.has_newer_settings(done):
         return False
     newest = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(newest, newest.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(newest).changes)
     return _has_more(newest, recovery, indexes_to_try(run))
 
 

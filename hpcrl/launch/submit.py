@@ -37,7 +37,7 @@ from hpcrl.launch.next_settings import NextSettings, has_extension, lengths, nex
 from hpcrl.launch.place import new_root
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
 
@@ -159,7 +159,7 @@ def describe_recovery(
     refuse_unusable(run.root)
     settings = _settings_to_come(run, overrides)
     after = settings.after
-    recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(after).changes)
     code = next_code(run, after, accept_changed)
     yield from (*settings.describe(), *code.notices(), *describe_elastic(settings.before, after, recovery))
     yield recovery.describe(run.versions()[-1] + bool(settings.changes or code.taken))

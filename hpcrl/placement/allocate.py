@@ -19,11 +19,12 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import parameter_count
 from hpcrl.placement.abilities import axes_of
+from hpcrl.placement.candidate import Candidate, candidate_of, settings_with, with_homes
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.check_cuts import uncut
-from hpcrl.placement.layouts import Layout, Ranks, mesh_text, parse_layout
+from hpcrl.placement.layouts import Layout, Ranks, parse_layout
 from hpcrl.placement.memory import head_model
-from hpcrl.placement.placing import Placed, home_of
+from hpcrl.placement.placing import Placed
 from hpcrl.recipes.algorithm import algorithm_of
 
 MANUAL = "manual"
@@ -45,7 +46,7 @@ def settle(experiment: Any) -> Any:
         for role, it in models_of(experiment).items()
         if role in called and not shared_with(experiment, role)
     }
-    settled = allocate(experiment, models)
+    settled = replace(settings_with(experiment, allocate(experiment, models)), allocation=MANUAL)
     if problems := collect(settled, ALL_CHECKS, ()):
         raise ConfigurationError(problems)
     return settled
@@ -59,21 +60,20 @@ def afresh(experiment: ExperimentConfig, overrides: Sequence[str]) -> list[str]:
     return [*cleared, "calls={}", *overrides]
 
 
-def allocate(experiment: Any, models: Mapping[str, DecoderConfig]) -> Any:
-    """The experiment with homes for the roles that have none of their own, and with calls that are made elsewhere."""
-    at = _Allocation.of(experiment, models)
-    homes, calls = at.homes(), {}
-    for role in models:
-        section = getattr(experiment, role)
-        if section.layout is None and section.mesh is None:
-            layout, ranks, *_ = homes[role]
-            mesh = None if len(ranks) == at.cluster.size else mesh_text(ranks)
-            experiment = replace(experiment, **{role: replace(section, layout=str(layout), mesh=mesh)})
+def allocate(experiment: Any, models: Mapping[str, DecoderConfig]) -> Candidate:
+    """Homes for the roles that have none of their own, and where calls are made that `calls` does not place."""
+    at, nodes = _Allocation.of(experiment, models), experiment.cluster.nodes
+    sections = {role: getattr(experiment, role) for role in models}
+    free = [role for role, section in sections.items() if section.layout is None and section.mesh is None]
+    homes, manual = at.homes(), candidate_of(experiment, nodes).homes
+    housed = {role: manual[role]._replace(place=manual[role].place.on(*homes[role][:2])) for role in free}
+    given = candidate_of(with_homes(experiment, housed), nodes)
+    elsewhere = {}
     for call, place in at.calls():
-        home = home_of(experiment, call.role, experiment.cluster.nodes)
-        if (place.layout, place.ranks) != (home.layout, home.ranks) and call.name not in experiment.calls:
-            calls[call.name] = {"layout": str(place.layout), "mesh": mesh_text(place.ranks)}
-    return replace(experiment, allocation=MANUAL, calls={**calls, **experiment.calls})
+        home = given.homes[call.role]
+        if (place.layout, place.ranks) != home.place[:2]:
+            elsewhere[call.name] = home._replace(place=home.place.on(place.layout, place.ranks))
+    return Candidate(given.homes, {**elsewhere, **given.calls})
 
 
 class Grid(NamedTuple):

@@ -14,7 +14,7 @@ from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.allocate import settle
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.memory import Models, estimate_models, of_worker
-from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan
+from hpcrl.placement.plan import Plan, ReplicaPlan, plan_for
 from hpcrl.placement.sizes import GIB
 from hpcrl.placement.worker_memory import STATE, Load, peaks, waiting_models
 from hpcrl.plugins import names
@@ -59,7 +59,7 @@ def check_memory(experiment: ExperimentConfig, capacity: Capacity) -> Iterator[s
             what waits in the memory of a host is more than its node has.
     """
     experiment = on_its_device(experiment, capacity)
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     models, device = estimate_models(plan, experiment), experiment.cluster.device
     if device == "cuda" and capacity.host is not None:
         yield from _check_host(plan, models, capacity.host)
@@ -154,7 +154,7 @@ def _remedy(experiment: ExperimentConfig, capacity: Capacity) -> str:
 
 def _fits(experiment: ExperimentConfig, capacity: Capacity) -> bool:
     """Whether what is kept does, on the devices and beside them."""
-    plan, device = make_plan(experiment, experiment.cluster.nodes), experiment.cluster.device
+    plan, device = plan_for(experiment), experiment.cluster.device
     models = estimate_models(plan, experiment)
     if _need(plan, peaks(plan, models, device, lasting=True), capacity)[0] > (capacity.bytes or 0.0):
         return False

@@ -51,7 +51,8 @@ def _entry_problems(
     try:
         entry = msgspec.convert(value, CallPlacement)
     except msgspec.ValidationError as error:
-        text = f"{key} = {value} must be a mapping with layout, mesh, backend, python or between ({error})."
+        fields = ", ".join(CallPlacement.__struct_fields__)
+        text = f"{key} = {value} must be a mapping with {fields} ({error})."
         yield Problem(("calls",), text, f"Set {key}.")
         return
     role, section = call.role, getattr(experiment, call.role)
@@ -63,6 +64,10 @@ def _entry_problems(
         text = f"{key} places a call of {role}, which is where it is loaded: no parameters of it are sent."
         yield Problem(("calls", *home), text, f"Set {home[0]} and {home[1]}, and leave out {key}.")
     else:
+        if entry.micro_batch_tokens is not None and not isinstance(section, ModelConfig):
+            own = f"{key}.micro_batch_tokens"
+            text = f"{own} = {entry.micro_batch_tokens} cuts what a model reads, but {role} has none."
+            yield Problem(("calls",), text, f"Leave out {own}.")
         yield from _backend_problems(experiment, call, section, entry)
         mesh_key = home[1] if entry.mesh is None else f"{key}.mesh"
         yield from _placement_problems(experiment, call, entry, mesh_key)

@@ -22,6 +22,10 @@ class Placed(NamedTuple):
     python: str = ""
     """What runs that one's server, as the setting has it."""
 
+    def on(self, layout: Layout, ranks: Ranks) -> "Placed":
+        """The same elsewhere."""
+        return self._replace(layout=layout, ranks=ranks)
+
     def __str__(self) -> str:
         return f"laid out as {self.layout} on worker{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
 
@@ -57,13 +61,13 @@ def entries_of(experiment: ExperimentConfig, calls: Sequence[MFC]) -> dict[str, 
     """
     given, found = calls_of(experiment), {}
     for call in calls:
-        if name := next((name for name in (call.name, _leader(call, calls)) if name in given), None):
+        if name := next((name for name in (call.name, leader(call, calls)) if name in given), None):
             found[call.name] = name, given[name]
     return found
 
 
-def _leader(call: MFC, calls: Sequence[MFC]) -> str:
-    """The call that an evaluation's goes with; empty where there is none."""
+def leader(call: MFC, calls: Sequence[MFC]) -> str:
+    """The call of training that an evaluation's goes with; empty where there is none."""
     alike = (
         other.name for other in calls if (other.role, other.kind, other.dataset) == (call.role, call.kind, "train")
     )

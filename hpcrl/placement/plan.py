@@ -13,8 +13,9 @@ from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.placement.abilities import cut_by, server_of
+from hpcrl.placement.candidate import Candidate, candidate_of
 from hpcrl.placement.layouts import Axis, Layout, Ranks, neighbours, parse_layout
-from hpcrl.placement.placing import Placed, cpu_roles, entries_of, home_of, place_of
+from hpcrl.placement.placing import Placed, cpu_roles
 from hpcrl.placement.shards import Cut, cut_of
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -112,6 +113,8 @@ class Plan(msgspec.Struct, frozen=True):
     workers: tuple[WorkerPlan, ...]
     """By rank: the model workers of all nodes, then their CPU workers."""
     experiment: dict[str, Any]
+    micro_batches: dict[str, int] = {}
+    """Call → the most tokens in one of its forward passes on a worker; of those that a model of hpcrl's makes."""
     settings: int = 0
     """The version of the run's settings that `experiment` is."""
     earlier: dict[int, dict[str, Any]] = {}
@@ -226,27 +229,37 @@ def plan_from_json(text: bytes) -> Plan:
     return msgspec.json.decode(text, type=Plan)
 
 
-def make_plan(experiment: ExperimentConfig, nodes: int) -> Plan:
-    """Place the recipe's roles on the workers of so many nodes. The experiment is valid; nothing is read or made."""
+def make_plan(experiment: ExperimentConfig, candidate: Candidate, nodes: int) -> Plan:
+    """The recipe's roles and calls where the candidate has them, on so many nodes. Both are valid; nothing is read or
+    made."""
     algorithm = algorithm_of(experiment)
     calls = algorithm.calls(experiment)
-    at, replicas = _replicas(experiment, calls, nodes)
+    at, replicas = _replicas(experiment, candidate, calls)
+    spots = {call.name: candidate.at(call.name, call.role) for call in calls}
     return Plan(
         algorithm=experiment.algorithm,
         calls=calls,
         dataset_keys=tuple(algorithm.rows.keys),
         eval_keys=algorithm.eval_keys(experiment),
         at=at,
+        micro_batches={call: spot.micro_batch_tokens for call, spot in spots.items() if spot.micro_batch_tokens},
         replicas=replicas,
         workers=_workers(experiment, nodes),
         experiment=to_dict(experiment),
     )
 
 
+def plan_for(experiment: ExperimentConfig, nodes: int | None = None) -> Plan:
+    """The plan that the settings of roles and `calls` say, on so many nodes, or on those of the settings. The
+    experiment is valid."""
+    nodes = experiment.cluster.nodes if nodes is None else nodes
+    return make_plan(experiment, candidate_of(experiment, nodes), nodes)
+
+
 def plan_under(settings: RunSettings, nodes: int, inputs: Mapping[str, str]) -> Plan:
     """The plan of an attempt, with all the settings that it executes something under, and what is read."""
     earlier = {version: to_dict(experiment) for version, experiment in settings.earlier.items()}
-    plan = make_plan(settings.newest, nodes)
+    plan = plan_for(settings.newest, nodes)
     return msgspec.structs.replace(plan, settings=settings.version, earlier=earlier, inputs=dict(inputs))
 
 
@@ -269,23 +282,21 @@ def _workers(experiment: ExperimentConfig, nodes: int) -> tuple[WorkerPlan, ...]
 
 
 def _replicas(
-    experiment: ExperimentConfig, calls: Sequence[MFC], nodes: int
+    experiment: ExperimentConfig, candidate: Candidate, calls: Sequence[MFC]
 ) -> tuple[dict[str, ModelName], tuple[ReplicaPlan, ...]]:
     """Which model makes each call, and all models: of each role its home, then the others in the order of the calls."""
     changed = {call.changes: call.kind == "train_step" for call in calls if call.changes}
-    entries = entries_of(experiment, calls)
     places: dict[str, list[Placed]] = {}
     asked: dict[ModelName, Between] = {}
     at: dict[str, ModelName] = {}
     for call in calls:
-        of_role = places.setdefault(call.role, [home_of(experiment, call.role, nodes)])
-        entry = entries[call.name][1] if call.name in entries else None
-        place = of_role[0] if entry is None else place_of(experiment, call.role, entry, nodes)
-        if place not in of_role:
-            of_role.append(place)
-        at[call.name] = ModelName(call.role, of_role.index(place))
-        if entry is not None and entry.between is not None:
-            asked[at[call.name]] = entry.between
+        of_role = places.setdefault(call.role, [candidate.homes[call.role].place])
+        spot = candidate.at(call.name, call.role)
+        if spot.place not in of_role:
+            of_role.append(spot.place)
+        at[call.name] = ModelName(call.role, of_role.index(spot.place))
+        if spot.between is not None:
+            asked[at[call.name]] = spot.between
     named = {ModelName(role, number): place for role, of_role in places.items() for number, place in enumerate(of_role)}
     replicas = (
         ReplicaPlan(

@@ -24,7 +24,7 @@ from hpcrl.agent.starter import Starter
 from hpcrl.agent.zygote import Zygote
 from hpcrl.engines.servers.ask_vllm import Connection, LostServerError
 from hpcrl.event_log import EventLog
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.placement.servers import ServerPlan, servers_of
 from hpcrl.processes import SHARED
 from hpcrl.scratch import NEW_S, remove_abandoned
@@ -46,7 +46,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def told(task: Path) -> ServerPlan:
     experiment = served(task, {"backend": "vllm", "python": stand_in_python(task)})
-    (server,) = servers_of(make_plan(experiment, 1), experiment, (0,))
+    (server,) = servers_of(plan_for(experiment, 1), experiment, (0,))
     return server
 
 
@@ -124,7 +124,7 @@ def test_it_stays_between_attempts_and_ends_with_one_that_has_no_use_for_its_nod
     experiment = served(task, {"backend": "vllm", "python": stand_in_python(task)})
     run, forked = create_run(tmp_path / "run", experiment), Forked()
     starter = Starter(run, experiment, LOOPBACK, cast(Zygote, forked), (CPU_WORKER,), servers)
-    plan, log = make_plan(experiment, 1), EventLog(tmp_path / "agent.jsonl")
+    plan, log = plan_for(experiment, 1), EventLog(tmp_path / "agent.jsonl")
     for _ in range(2):
         number = run.claim_attempt("s")
         run.files.publish(run.plan(number), plan.to_json(), "plan")

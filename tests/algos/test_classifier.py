@@ -25,7 +25,7 @@ from hpcrl.data.inputs import input_files
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.memory import estimate_models
-from hpcrl.placement.plan import ModelName, make_plan
+from hpcrl.placement.plan import ModelName, plan_for
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 
 COMPONENTS = {"judge": {"role": "reward_model", "weight": 2.0}, "right": {"function": "exact"}}
@@ -119,7 +119,7 @@ def test_a_plan_counts_its_parameters_and_a_block_of_a_pass(tmp_path: Path, dtyp
     write_task(tmp_path)
     model = write_judge(tmp_path, 1)
     experiment = judged(tmp_path, dtype=dtype, micro_batch_tokens=10)
-    (memory,) = estimate_models(make_plan(experiment, nodes=1), experiment)[ModelName("reward_model")]
+    (memory,) = estimate_models(plan_for(experiment, nodes=1), experiment)[ModelName("reward_model")]
     assert memory.parameters == size * sum(parameter.numel() for parameter in model.parameters())
     assert memory.working == 10 * (2 * 16 + 3 * (16 + 16) + 3 * 24) * size
     assert memory.gradients == memory.optimizer == memory.kv_cache == 0
@@ -130,7 +130,7 @@ def test_a_stage_has_its_share_of_a_family_that_hpcrl_knows_and_all_of_another(t
     model = write_judge(tmp_path, 1)
     split = replace(judged(tmp_path, layout="p2"), cluster=ClusterConfig(workers_per_node=2))
     assert not collect(split, ALL_CHECKS, [])
-    stages = estimate_models(make_plan(split, nodes=1), split)[ModelName("reward_model")]
+    stages = estimate_models(plan_for(split, nodes=1), split)[ModelName("reward_model")]
     assert len(stages) == 2
     held = 4 * sum(parameter.numel() for parameter in model.parameters())
     assert sum(stage.parameters for stage in stages) == held
@@ -143,7 +143,7 @@ def test_a_stage_has_its_share_of_a_family_that_hpcrl_knows_and_all_of_another(t
         f"{config}: hidden_act = 'gelu' would change the mathematics; only 'silu' is supported. "
         "Set reward_model.layout to d2."
     )
-    (memory,) = estimate_models(make_plan(judged(tmp_path), nodes=1), judged(tmp_path))[ModelName("reward_model")]
+    (memory,) = estimate_models(plan_for(judged(tmp_path), nodes=1), judged(tmp_path))[ModelName("reward_model")]
     assert memory.parameters == held
 
 
@@ -158,7 +158,7 @@ def test_a_plan_counts_the_parameters_of_a_pickle_by_its_size(tmp_path: Path, st
     config |= {"dtype": str(stored).removeprefix("torch.")}
     (judge / "config.json").write_text(json.dumps(config))
     experiment = judged(tmp_path)
-    (memory,) = estimate_models(make_plan(experiment, nodes=1), experiment)[ModelName("reward_model")]
+    (memory,) = estimate_models(plan_for(experiment, nodes=1), experiment)[ModelName("reward_model")]
     size = (judge / "pytorch_model.bin").stat().st_size
     assert memory.parameters == size // stored.itemsize * 4 > 4 * sum(it.numel() for it in model.parameters())
 

@@ -20,7 +20,7 @@ from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelCon
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
@@ -106,6 +106,6 @@ def test_models_trained_on_other_workers_from_the_checkpoint_on_are_those_of_an_
 
 def shards_of_the_newest_checkpoint(run: RunDirectory) -> dict[str, int]:
     experiment = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(experiment).changes)
     assert recovery.checkpoint is not None
     return {role: len(shards) for role, shards in recovery.checkpoint.roles.items()}

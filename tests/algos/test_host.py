@@ -31,10 +31,11 @@ from hpcrl.durable.checkpoints import DamagedCheckpointError
 from hpcrl.durable.files import Files
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.engines.flat import new_model
+from hpcrl.engines.pipeline import Pipeline
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.pretrained import write_random_pretrained
-from hpcrl.placement.plan import ModelName, make_plan
+from hpcrl.placement.plan import ModelName, plan_for
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
@@ -109,6 +110,19 @@ def test_two_ranks_learn_as_one_in_float64(folder, pool, make):
         for key in ("responses", "rewards") if make is ppo else ("answers",):
             rows = right.rows.select(left.rows.ids).rows(key)
             assert all(np.array_equal(a, b) for a, b in zip(left.rows.rows(key), rows, strict=True))
+
+
+def test_a_call_may_have_micro_batches_of_its_own(folder, monkeypatch):
+    bounds = []
+    cut = Pipeline._cut
+    monkeypatch.setattr(Pipeline, "_cut", lambda it, *given: bounds.append(it.micro_batch_tokens) or cut(it, *given))
+    usual = three_steps(ppo(folder), None)[2]
+    assert set(bounds) == {30, CriticConfig.micro_batch_tokens}
+    bounds.clear()
+    own = three_steps(replace(ppo(folder), calls={"critic_inf": {"micro_batch_tokens": 17}}), None)[2]
+    assert set(bounds) == {30, CriticConfig.micro_batch_tokens, 17} and bounds.count(17) == 3
+    for metric in ("actor_train/loss", "critic_train/loss"):
+        assert own.mean(metric) == pytest.approx(usual.mean(metric), rel=1e-9, abs=1e-12)
 
 
 def test_roles_on_different_workers_compute_what_they_do_together(folder, pool):
@@ -406,7 +420,7 @@ def numerics():
 def test_a_host_has_the_threads_and_the_determinism_of_the_configuration(folder, numerics, deterministic, mode):
     cluster = ClusterConfig(workers_per_node=1, device="cpu", threads_per_worker=3)
     experiment = replace(sft(folder), cluster=cluster, deterministic=deterministic)
-    host = TorchHost(HostContext(0, make_plan(experiment, nodes=1), folder, open_datasets(experiment)))
+    host = TorchHost(HostContext(0, plan_for(experiment, nodes=1), folder, open_datasets(experiment)))
     host.close()
     assert host.software == f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     assert torch.get_num_threads() == 3
@@ -419,7 +433,7 @@ def test_a_layout_that_the_backend_cannot_split_is_refused(folder, monkeypatch):
     split = replace(
         experiment, actor=replace(experiment.actor, layout="t1p2"), cluster=ClusterConfig(workers_per_node=2)
     )
-    host = TorchHost(HostContext(0, make_plan(split, nodes=1), folder, open_datasets(split)))
+    host = TorchHost(HostContext(0, plan_for(split, nodes=1), folder, open_datasets(split)))
     host._parallel.join = lambda invitation: None
     with pytest.raises(
         ConfigurationError, match=r"actor.layout = d1t1p2 splits a model over .* Set actor.layout to d2"

@@ -16,7 +16,7 @@ from support.tiny_layouts import ALONE, COPIES, HALVES, STAGES, Home, tiny_layou
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.elastic import PROMISE, describe_elastic
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 
 PATIENT: dict[str, Any] = {"lost_after_s": 60.0, "start_timeout_s": 60.0}
 
@@ -55,7 +55,7 @@ def test_what_goes_on_in_other_layouts_throughout_computes_what_one_worker_compu
     jobs.wait_for("master", 90)
     jobs.kill_all()
     assert strike.marker.exists() and stopped_in_a_step(run)
-    recovery = plan_next_attempt(run, make_plan(goes_on, 1).changes)
+    recovery = plan_next_attempt(run, plan_for(goes_on, 1).changes)
     said = list(describe_elastic(began, goes_on, recovery))
     assert PROMISE in said and any("equal up to rounding" in line for line in said)
     finish_on(run, goes_on)

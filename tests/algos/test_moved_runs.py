@@ -24,7 +24,7 @@ from hpcrl.durable.shards import WholeParameters, open_shard
 from hpcrl.families.config import Experts
 from hpcrl.families.reader import parameters_of
 from hpcrl.models.pretrained import read_config, write_random_pretrained
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
@@ -69,7 +69,7 @@ def moved(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def masters(run: RunDirectory, role: str = "reference") -> dict[str, np.ndarray]:
     """Of the newest checkpoint, whole."""
     experiment: Any = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(experiment).changes)
     assert recovery.checkpoint is not None
     whole = WholeParameters(open_shard(run.root / shard.name) for shard in recovery.checkpoint.roles[role])
     return {it.name: whole.read(it) for it in parameters_of(read_config(experiment.actor.path))}

@@ -22,7 +22,7 @@ from hpcrl.cli.main import main
 from hpcrl.config.fields import settings
 from hpcrl.config.load import OF_A_FORK, OF_A_RUN
 from hpcrl.errors import DataError, ExitCode
-from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.placement.plan import Plan, plan_for
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.ppo import PPOExperiment
 
@@ -53,7 +53,7 @@ def test_plan_as_json_holds_the_plan_itself(config, capsys):
     assert main(["plan", config, "--json"]) == ExitCode.DONE
     shown = json.loads(capsys.readouterr().out)
     plan = msgspec.convert(shown["plan"], Plan)
-    assert plan == make_plan(experiment_from(plan.experiment), nodes=1)
+    assert plan == plan_for(experiment_from(plan.experiment), nodes=1)
     assert len(shown["memory_gib"]) == 2
     assert shown["fullest_calls"] == ["actor_train", "actor_train"] and shown["host_memory_gib"] == [0, 0]
 

@@ -6,7 +6,7 @@ import pytest
 from support.experiments import load_config
 
 from hpcrl.config.validate import bound_problems
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = sorted((ROOT / "examples").rglob("*.yaml"))
@@ -16,5 +16,5 @@ CONFIGURATIONS = sorted((ROOT / "examples").rglob("*.yaml"))
 def test_a_shipped_configuration_can_be_planned(path):
     """Its inputs need not be there: the demo makes them."""
     experiment = load_config(path, checks=(bound_problems,))
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     assert set(plan.graph()) == {call.name for call in plan.calls}

@@ -17,7 +17,7 @@ from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Blended
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.grpo import GRPOExperiment
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def undisturbed(experiment: GRPOExperiment, tmp_path_factory: pytest.TempPathFac
 
 def masters(run: RunDirectory, experiment: GRPOExperiment, step: int, role: str) -> np.ndarray:
     """All of a role's, as the checkpoint of a step has them."""
-    kept = plan_next_attempt(run, make_plan(experiment, 1).changes, keep=3).kept
+    kept = plan_next_attempt(run, plan_for(experiment, 1).changes, keep=3).kept
     (manifest,) = (each for each in kept if each.step == step)
     return np.concatenate([read_shard(run.root / shard.name)[0]["master"] for shard in manifest.roles[role]])
 

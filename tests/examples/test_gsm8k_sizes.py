@@ -16,7 +16,7 @@ from hpcrl.placement.check import placement_problems
 from hpcrl.placement.disk import estimate_disk
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import estimate_models, role_memory
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.placement.sizes import GIB
 from hpcrl.placement.worker_memory import peaks
 
@@ -60,7 +60,7 @@ def estimated(recipe: str, models: Path, settings: list[str]) -> float:
     """GiB of the worker that needs most, on GPUs."""
     at = [setting.replace("=models/", f"={models}/") for setting in settings]
     experiment: Any = load_config(EXAMPLE / f"{recipe}.yaml", [*at, "cluster.device=cuda"], checks=[placement_problems])
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     return max(load.bytes for load in peaks(plan, estimate_models(plan, experiment), "cuda")) / GIB
 
 

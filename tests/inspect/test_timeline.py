@@ -33,7 +33,7 @@ from hpcrl.inspect.timeline_text import path_of
 from hpcrl.inspect.timeline_trace import write_trace
 from hpcrl.inspect.views.timeline import AttemptTime, Covered, Link, Segment, StepTime, Timeline, timeline
 from hpcrl.member_events import ClockMeasured, MasterConnected, WorkersForked
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.progress import PartExecuted, PartSent, PartSpilled, ShardSaved
 
 PLAN = {
@@ -124,7 +124,7 @@ def test_idle_is_what_no_part_covers(begin: float) -> None:
     "experiment", [toy_experiment(), lagging("apart"), lagging("together")], ids=["toy", "apart", "together"]
 )
 def test_what_is_read_of_a_plan_places_calls_as_the_plan_does(tmp_path: Path, experiment: ExperimentConfig) -> None:
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     path = tmp_path / "plan.json"
     path.write_bytes(plan.to_json())
     planned = read_planned(path)

@@ -28,7 +28,7 @@ from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.reactor import Reactor
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import open_data
-from hpcrl.placement.plan import Plan, make_plan, plan_from_json, plan_under
+from hpcrl.placement.plan import Plan, plan_for, plan_from_json, plan_under
 from hpcrl.wire.messages import (
     AgentHello,
     AreYouThere,
@@ -142,7 +142,7 @@ def stage(tmp_path: Path, says: list[list[tuple[bytes, Message]]], replaces_node
     watch = AllocationWatch(None, reactor.note, clock)
     nodes = NodeWait(run, "first", experiment.cluster, replaces_nodes, members, watch, clock)
     schedule = RunSchedule(experiment.control, evaluates=True, clock=clock)
-    files = begin_attempt(run, changes(make_plan(experiment, NODES).calls), "first", 2, compacts=False)
+    files = begin_attempt(run, changes(plan_for(experiment, NODES).calls), "first", 2, compacts=False)
     data = reactor.in_background(lambda: open_data(experiment, ScratchIndexes()))
     attempt = Attempt(files, RunSettings(experiment), data, schedule, reactor, watch, nodes, clock)
     reactor.listener = attempt

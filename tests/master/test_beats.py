@@ -25,7 +25,7 @@ from hpcrl.master.members import Members
 from hpcrl.master.reactor import Reactor
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource, open_data
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.wire.messages import AgentHello, Message
 
@@ -110,7 +110,7 @@ def test_no_step_is_tokenised_on_the_thread_that_beats(
     line = Line()
     reactor = Reactor(line, Members(1, 1e9), line, line, experiment.cluster)  # type: ignore[arg-type]
     schedule = RunSchedule(experiment.control, evaluates=True)
-    plan = make_plan(experiment, nodes=1)
+    plan = plan_for(experiment, nodes=1)
     data = reactor.while_beating(lambda: open_data(experiment, ScratchIndexes()))
     source = reactor.while_beating(lambda: StepSource(plan, experiment, data, schedule, reactor.in_background))
     lines = None

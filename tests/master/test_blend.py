@@ -23,7 +23,7 @@ from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Blended, Checkpointed, Closed, Trained
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.toy import ToyExperiment
 
 STEPS = 5
@@ -75,7 +75,7 @@ def test_a_blend_is_recorded_after_the_train_step_that_it_reads_and_saved_with_t
     assert any(isinstance(event, Checkpointed) for event in events)
     digests = [line.record["digest"] for line in blends(whole)]
     assert [line.before for line in blends(whole)] == ["", *digests[:-1]] and len(set(digests)) == STEPS
-    recovery = plan_next_attempt(whole, make_plan(following(), 1).changes)
+    recovery = plan_next_attempt(whole, plan_for(following(), 1).changes)
     assert recovery.checkpoint is not None and recovery.checkpoint.digests["reference"] == digests[-1]
     assert recovery.checkpoint.roles.keys() == {"actor", "critic", "reference"}
 
@@ -119,7 +119,7 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_happened(
 ) -> None:
     run = create_run(folder / "run", following())
     kill_once(run, role, point, nth)
-    recovery = plan_next_attempt(run, make_plan(following(), 1).changes)
+    recovery = plan_next_attempt(run, plan_for(following(), 1).changes)
     assert ("ref_blend" in recovery.describe()) == any(isinstance(line, Blended) for line in recovery.replay)
     finish(run)
     assert remains(run) == undisturbed, outputs(run)

@@ -30,7 +30,7 @@ from hpcrl.durable.journal import Checkpointed, Closed, Damaged, Opened
 from hpcrl.durable.records import Command
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.errors import ExitCode
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import experiment_from
 
 FULL = [
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_is_another_than_was_saved_is_found_by_who_loads_it_an
     jobs = begin(run, "first", Strike(folder, "kill", "master", "prune.unlink", "KILL", "all", nth=1))
     jobs.wait_for("master", 90)
     jobs.kill_all()
-    changes = make_plan(experiment_from(run.configuration()), 1).changes
+    changes = plan_for(experiment_from(run.configuration()), 1).changes
     newest = plan_next_attempt(run, changes).checkpoint  # there may be shards of one that is not whole yet
     assert newest is not None
     flip_unnoticed(run.root / max(shard.name for shards in newest.roles.values() for shard in shards), at)

@@ -30,7 +30,7 @@ from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Done, Trained
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 
 STEPS = 5
 PATIENT = {"lost_after_s": 60.0, "start_timeout_s": 60.0}
@@ -121,7 +121,7 @@ def test_struck_in_a_move_or_a_blend_it_ends_as_if_nothing_had_happened(
 
 
 def test_a_new_attempt_moves_what_its_unrecorded_calls_read_and_nothing_else(folder: Path) -> None:
-    run, at = create_run(folder / "run", laid_out(**PATIENT)), make_plan(laid_out(), 1).at
+    run, at = create_run(folder / "run", laid_out(**PATIENT)), plan_for(laid_out(), 1).at
     kill_once(run, "worker-0", "worker.replied", 13)
     finish(run)
     lines = read_history(run).lines

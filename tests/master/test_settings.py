@@ -23,7 +23,7 @@ from hpcrl.durable.journal import Done, Trained
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 
@@ -124,7 +124,7 @@ def test_a_replay_over_a_change_of_settings_gives_the_bits_of_a_run_with_a_check
     jobs.wait_for("master", 120)
     jobs.kill_all()
     assert killed.marker.exists(), outputs(run)
-    recovery = plan_next_attempt(run, make_plan(first, 1).changes)
+    recovery = plan_next_attempt(run, plan_for(first, 1).changes)
     assert recovery.checkpoint is not None and recovery.checkpoint.step == CHECKPOINT
     assert {line.step for line in recovery.replay} == {BORDER}
 

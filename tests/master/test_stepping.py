@@ -13,7 +13,7 @@ from hpcrl.durable.journal import Opened
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource, open_data
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.toy import ToyExperiment
 
@@ -29,7 +29,7 @@ def at_once(work: Callable[[], None]) -> Future[None]:
 
 
 def source_of(experiment: ToyExperiment, in_background: Callable[..., Future[None]] = at_once) -> StepSource:
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     schedule = RunSchedule(experiment.control, algorithm_of(experiment).evaluates(experiment))
     return StepSource(plan, experiment, open_data(experiment, ScratchIndexes()), schedule, in_background)
 

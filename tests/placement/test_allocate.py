@@ -14,8 +14,9 @@ from hpcrl.config.load import change_settings
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.families.reader import config_from_json
 from hpcrl.placement.allocate import Grid, afresh, allocate, settle
+from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.check import ALL_CHECKS, placement_problems
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import make_plan, plan_for
 
 WHOLE = """
 from hpcrl.backends.backend import Backend
@@ -43,7 +44,7 @@ def load(tmp_path, monkeypatch):
 
 def placed(experiment, models):
     """Model → layout and workers, of homes and of calls that are made elsewhere."""
-    plan = make_plan(allocate(experiment, models), experiment.cluster.nodes)
+    plan = make_plan(experiment, allocate(experiment, models), experiment.cluster.nodes)
     places = {str(it.model): (it.layout, (it.ranks[0], it.ranks[-1])) for it in plan.replicas if it.role in ROLES}
     return places, {call: str(plan.at[call]) for call in ("actor_gen", "critic_inf")}
 
@@ -120,7 +121,8 @@ def test_no_part_is_without_a_sample(load):
 
 def test_own_entries_win(load):
     own = ("actor.layout=d2t4", "calls={critic_inf: {mesh: 0}, actor_gen: {mesh: node1}}", "reference.mesh=node1")
-    settled = allocate(load(2, 4, "allocation=heuristic", *own), dict.fromkeys(ROLES, SEVEN))
+    experiment = load(2, 4, "allocation=heuristic", *own)
+    settled = settings_with(experiment, allocate(experiment, dict.fromkeys(ROLES, SEVEN)))
     assert (settled.actor.layout, settled.actor.mesh, settled.reference.layout) == ("d2t4", None, None)
     assert settled.calls == {"critic_inf": {"mesh": 0}, "actor_gen": {"mesh": "node1"}}
     assert (settled.critic.layout, settled.critic.mesh) == ("d2t2p1", "4-7")
@@ -155,7 +157,7 @@ def test_every_algorithms_models_are_placed(folder, monkeypatch, algorithm):
     if algorithm in ("ppo", "grpo"):
         values[algorithm] = {"kl": {"mode": "reward", "reference_ema": {"decay": 0.9}}}
     settled = settle(load_config(write_config(folder / "a.yaml", values), (), ALL_CHECKS))
-    plan = make_plan(settled, 2)
+    plan = plan_for(settled, 2)
     assert {rank for replica in plan.replicas if replica.role in models for rank in replica.ranks} == set(range(8))
     assert all(getattr(settled, replica.role).layout for replica in plan.replicas if replica.role in models)
     if algorithm == "dpo":
@@ -204,8 +206,10 @@ def test_every_allocation_passes_the_checks_and_uses_all_workers(
         values[role] = {"path": str(folder / "model"), "backend": f"{folder / 'whole.py'}:{'WHOLE' if cut else 'ROWS'}"}
     experiment = load_config(write_config(folder / "c.yaml", values))
     models = dict.fromkeys(ROLES, config_from_json(QWEN2_TINY | shape, "config.json"))
-    settled = allocate(experiment, models)
-    plan = make_plan(settled, nodes)
+    candidate = allocate(experiment, models)
+    settled = settings_with(experiment, candidate)
+    plan = make_plan(experiment, candidate, nodes)
+    assert plan_for(settled, nodes).replicas == plan.replicas
     assert {rank for replica in plan.replicas if replica.role in ROLES for rank in replica.ranks} == set(
         range(nodes * slots)
     )

@@ -25,7 +25,11 @@ def test_calls_may_be_made_elsewhere_and_at_home():
             "calls places actor_gne, but the calls are actor_gen, rew_inf, ref_inf, critic_inf, actor_train, "
             "critic_train, eval_gen, eval_rew. The nearest is actor_gen.",
         ),
-        ({"actor_gen": "d2"}, "calls.actor_gen = d2 must be a mapping with layout, mesh, backend, python or between ("),
+        ({"actor_gen": "d2"}, "calls.actor_gen = d2 must be a mapping with layout, mesh, backend, python, micro_ba"),
+        (
+            {"actor_gen": {"mesh": "0", "micro_batch_tokens": 8}},
+            "calls.actor_gen.micro_batch_tokens = 8 cuts what",
+        ),
         ({"actor_gen": {"layuot": "d2"}}, "calls.actor_gen = {'layuot': 'd2'} must be a mapping with layout"),
         ({"actor_gen": {"between": "gone"}}, "calls.actor_gen = {'between': 'gone'} must be a mapping with layout"),
         (

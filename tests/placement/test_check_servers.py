@@ -13,7 +13,7 @@ from hpcrl.config.generation import EvaluationConfig
 from hpcrl.placement.check import placement_problems
 from hpcrl.placement.memory import estimate_models
 from hpcrl.placement.movements import Movements
-from hpcrl.placement.plan import ModelName, make_plan
+from hpcrl.placement.plan import ModelName, plan_for
 from hpcrl.placement.servers import servers_of
 from hpcrl.recipes.policy import old_logprobs
 from hpcrl.recipes.ppo import PPOExperiment
@@ -129,14 +129,14 @@ def test_a_part_is_on_one_node(asked: Callable[..., PPOExperiment]) -> None:
 
 def test_a_server_is_planned_beside_each_parts_first_worker(asked: Callable[..., PPOExperiment], python: str) -> None:
     experiment = asked(layout="d2")
-    plan = make_plan(experiment, 1)
+    plan = plan_for(experiment, 1)
     copy = plan.replica("actor_gen")
     assert (copy.served, copy.python, copy.between) == (True, python, "drop")
     one, other = servers_of(plan, experiment, (0, 1))
     assert (one.head, one.ranks, other.head, other.ranks) == (0, (0,), 1, (1,))
     assert one.settings == other.settings and dict(one.settings)["longest"] == 16 + 6
     assert servers_of(plan, experiment, (1,)) == (other,)
-    together = make_plan(asked(layout="t2"), 1)
+    together = plan_for(asked(layout="t2"), 1)
     (both,) = servers_of(together, asked(layout="t2"), (0, 1))
     assert (both.head, both.ranks, dict(both.settings)["tensor_parallel"]) == (0, (0, 1), 2)
     assert servers_of(together, asked(layout="t2"), (1,)) == ()
@@ -144,7 +144,7 @@ def test_a_server_is_planned_beside_each_parts_first_worker(asked: Callable[...,
 
 def test_its_memory_and_its_moves_are_told(asked: Callable[..., PPOExperiment]) -> None:
     experiment = asked(layout="t2")
-    plan = make_plan(experiment, 1)
+    plan = plan_for(experiment, 1)
     models = estimate_models(plan, experiment)
     (memory,) = models[ModelName("actor", 1)]
     (server,) = servers_of(plan, experiment, (0, 1))

@@ -7,13 +7,13 @@ import pytest
 from hpcrl.cli.main import main
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.placing import cpu_roles
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 
 TORCH, REWARD = "hpcrl.algos.host:TorchHost", "hpcrl.workers.reward_host:RewardHost"
 
 
 def test_cpu_workers_rank_behind_the_model_workers_of_all_nodes_and_have_the_slots_behind_theirs(load):
-    plan = make_plan(load("cluster.nodes=2", "reward.workers=2"), 2)
+    plan = plan_for(load("cluster.nodes=2", "reward.workers=2"), 2)
     assert [(worker.node, worker.slot, worker.host) for worker in plan.workers] == [
         (0, 0, TORCH), (0, 1, TORCH), (1, 0, TORCH), (1, 1, TORCH),
         (0, 2, REWARD), (0, 3, REWARD), (1, 2, REWARD), (1, 3, REWARD),
@@ -24,7 +24,7 @@ def test_cpu_workers_rank_behind_the_model_workers_of_all_nodes_and_have_the_slo
 
 
 def test_a_role_with_cpu_workers_is_on_them_alone_and_all_others_are_where_they_were(load):
-    without, with_ = (make_plan(load("cluster.nodes=2", f"reward.workers={number}"), 2) for number in (0, 1))
+    without, with_ = (plan_for(load("cluster.nodes=2", f"reward.workers={number}"), 2) for number in (0, 1))
     assert with_.home("reward").ranks == (4, 5) and with_.home("reward").layout == "d2t1p1"
     assert without.home("reward").ranks == (0, 1, 2, 3) and with_.units("rew_inf") == 2
     for role in ("actor", "critic", "reference"):

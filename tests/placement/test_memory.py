@@ -17,7 +17,7 @@ from hpcrl.placement.memory import (
     longest_sequence,
     role_memory,
 )
-from hpcrl.placement.plan import ModelName, make_plan
+from hpcrl.placement.plan import ModelName, plan_for
 from hpcrl.placement.sizes import GIB, size_in_words
 from hpcrl.placement.worker_memory import peaks
 
@@ -127,7 +127,7 @@ def experiment(tmp_path, monkeypatch):
 
 def estimated(experiment):
     """The memory of each role's home."""
-    models = estimate_models(make_plan(experiment, experiment.cluster.nodes), experiment)
+    models = estimate_models(plan_for(experiment), experiment)
     return {model.role: memory for model, (memory,) in models.items() if model.replica == 0}
 
 
@@ -164,7 +164,7 @@ def test_a_worker_holds_all_of_its_roles_and_the_largest_of_their_calls(experime
         ModelName("critic"): (Memory(gradients=2 * GIB, activations=5 * GIB),),
         ModelName("reference"): (Memory(optimizer=8 * GIB, activations=1 * GIB),),
     }
-    plan = make_plan(experiment, experiment.cluster.nodes)
+    plan = plan_for(experiment)
     assert [load.bytes / GIB for load in peaks(plan, roles, "cpu")] == [1 + 2 + 5, 1 + 2 + 8 + 5]
 
 

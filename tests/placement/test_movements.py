@@ -11,7 +11,7 @@ from hpcrl.config.model import TrainedBetweenConfig
 from hpcrl.families.reader import read_config
 from hpcrl.placement.memory import estimate_models, parameters_held
 from hpcrl.placement.movements import Movements, part_of
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.placement.shards import Cut
 from hpcrl.placement.sizes import size_in_words
 
@@ -26,7 +26,7 @@ def experiment(tmp_path, monkeypatch):
 
 def movements(experiment, actor, **calls):
     placed = replace(experiment, actor=replace(experiment.actor, **actor), calls=calls)
-    plan = make_plan(placed, 2)
+    plan = plan_for(placed, 2)
     return Movements(plan, placed, estimate_models(plan, placed))
 
 
@@ -99,7 +99,7 @@ def test_a_role_without_a_model_is_named_alone(experiment):
 
 def test_what_has_no_shapes_is_told_without_sizes():
     placed = replace(toy_experiment(), calls={"actor_gen": {"layout": "t2"}, "critic_inf": {"mesh": 0}})
-    told = Movements(make_plan(placed, 1), placed, {})
+    told = Movements(plan_for(placed, 1), placed, {})
     assert list(told.holds(1)) == ["actor", "reference", "critic"]
     assert list(told.around(0)) == [
         "receives tensor part 1 of 2 of actor for actor_gen, eval_gen, then releases it",

@@ -19,7 +19,7 @@ from hpcrl.placement.memory import (
     parameters_held,
     role_memory,
 )
-from hpcrl.placement.plan import ModelName, make_plan
+from hpcrl.placement.plan import ModelName, plan_for
 from hpcrl.placement.shards import Cut
 from hpcrl.placement.worker_memory import host_memory, loads_of, peaks, staged
 
@@ -82,7 +82,7 @@ def test_on_a_cpu_a_stage_has_the_matrices_of_its_blocks_once_more():
 
 
 def test_a_copy_has_no_optimizer_and_only_what_generates_has_a_cache(experiment):
-    plan = make_plan(replace(experiment, calls={"actor_gen": {"mesh": "0-1"}}), 2)
+    plan = plan_for(replace(experiment, calls={"actor_gen": {"mesh": "0-1"}}), 2)
     models = estimate_models(plan, experiment)
     (home,), (copy,) = models[ModelName("actor")], models[ModelName("actor", 1)]
     assert (copy.parameters, copy.gradients, copy.optimizer) == (home.parameters, 0, 0)
@@ -95,7 +95,7 @@ def test_a_copy_has_no_optimizer_and_only_what_generates_has_a_cache(experiment)
     [("drop", "cuda", False), ("host", "cuda", False), ("host", "cpu", True), ("keep", "cuda", True)],
 )
 def test_what_goes_between_calls_is_counted_in_its_own_calls_only(experiment, between, device, stays):
-    plan = make_plan(replace(experiment, calls={"actor_gen": {"mesh": "0-1", "between": between}}), 2)
+    plan = plan_for(replace(experiment, calls={"actor_gen": {"mesh": "0-1", "between": between}}), 2)
     models = estimate_models(plan, experiment)
     loads = {load.call: load for load in loads_of(plan, models, 0, device)}
     assert "actor@1" in dict(loads["actor_gen"].parts)
@@ -114,7 +114,7 @@ ALL_ON_HOST = TrainedBetweenConfig(parameters="host", gradients="drop", optimize
 def test_what_of_a_home_leaves_the_device_is_counted_in_the_calls_that_need_it(experiment, device):
     actor = replace(experiment.actor, between=ALL_ON_HOST)
     experiment = replace(experiment, actor=actor)
-    plan = make_plan(experiment, 2)
+    plan = plan_for(experiment, 2)
     models = estimate_models(plan, experiment)
     of = of_worker(models, plan.home("actor"), 0)
     has = {load.call: dict(load.parts).get("actor", 0.0) for load in loads_of(plan, models, 0, device)}
@@ -129,7 +129,7 @@ def test_what_of_a_home_leaves_the_device_is_counted_in_the_calls_that_need_it(e
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_is_offloaded_is_counted_on_the_host(experiment, device):
     placed = replace(experiment, actor=replace(experiment.actor, dtype="bf16", offload="optimizer"))
-    plan = make_plan(placed, 2)
+    plan = plan_for(placed, 2)
     models = estimate_models(plan, placed)
     of, plain = (of_worker(estimate_models(plan, it), plan.home("actor"), 0) for it in (placed, experiment))
     assert (of.optimizer, of.offloaded) == (0, 6 * of.parameters / 4) and plain.offloaded == 0
@@ -146,7 +146,7 @@ def test_parameters_that_are_offloaded_are_counted_on_the_host_and_copies_are_no
     actor, reference = replace(experiment.actor, dtype="bf16", **own), replace(experiment.reference, **own)
     elsewhere = {"actor_gen": {"mesh": "0-1", "backend": "native"}}
     placed = replace(experiment, actor=actor, reference=reference, calls=elsewhere)
-    plan = make_plan(placed, 2)
+    plan = plan_for(placed, 2)
     models, count = estimate_models(plan, placed), parameter_count(read_config(Path(experiment.actor.path)))
     at_home, copy, frozen = (
         of_worker(models, plan.replica(call), 0) for call in ("actor_train", "actor_gen", "ref_inf")
@@ -164,7 +164,7 @@ def test_while_parameters_move_home_and_copy_are_there_and_what_is_packed_of_the
     frozen = replace(experiment.reference, between=BetweenConfig(parameters="host"))
     actor = replace(experiment.actor, layout="d2", mesh="0-1", between=ALL_ON_HOST)
     placed = replace(experiment, actor=actor, reference=frozen, calls={"actor_gen": {"layout": "d2", "mesh": "1-2"}})
-    plan = make_plan(placed, 2)
+    plan = plan_for(placed, 2)
     models = estimate_models(plan, placed)
     size = of_worker(models, plan.home("actor"), 0).parameters
     moving = [
@@ -183,10 +183,10 @@ def test_the_peak_is_named_by_the_call_that_has_it(experiment):
     frozen = replace(experiment.reference, between=BetweenConfig(parameters="host"))
     actor = replace(experiment.actor, between=ALL_ON_HOST)
     placed = replace(experiment, actor=actor, reference=frozen)
-    plan = make_plan(placed, 2)
+    plan = plan_for(placed, 2)
     assert {load.call for load in peaks(plan, lasting_of(plan, placed), "cuda")} == {"actor_train"}
     swapped = replace(experiment, critic=replace(experiment.critic, between=ALL_ON_HOST), reference=frozen)
-    plan = make_plan(swapped, 2)
+    plan = plan_for(swapped, 2)
     assert {load.call for load in peaks(plan, lasting_of(plan, swapped), "cuda")} == {"critic_train"}
 
 
@@ -199,7 +199,7 @@ def lasting_of(plan, experiment):
 
 def test_a_worker_has_its_stages_share(experiment):
     placed = replace(experiment, actor=replace(experiment.actor, layout="p2d2"))
-    plan = make_plan(placed, 2)
+    plan = plan_for(placed, 2)
     models, home = estimate_models(plan, placed), plan.home("actor")
     of = [of_worker(models, home, rank).parameters for rank in range(4)]
     assert of[0] == of[1] == 4 * parameters_held(*model_and_cut(placed, home, 0))
@@ -215,7 +215,7 @@ def model_and_cut(experiment, home, rank):
 def test_a_reference_that_is_the_actor_without_adapters_has_no_parameters_of_its_own(experiment, backend):
     actor = replace(experiment.actor, lora=LoraConfig(rank=4), backend=backend)
     placed = replace(experiment, actor=actor, reference=replace(experiment.reference, of="actor"))
-    models = estimate_models(make_plan(placed, 2), placed)
+    models = estimate_models(plan_for(placed, 2), placed)
     (of,), (reference,) = models[ModelName("actor")], models[ModelName("reference")]
     whole = 4 * parameter_count(config_from_json(QWEN2_TINY, "config.json"))
     assert (reference.lasting, reference.computing > 0) == (0, True)

@@ -13,7 +13,7 @@ from hpcrl.data.batch import Batch
 from hpcrl.dataflow.graph import changed_by, producers, topological_order
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.memory import estimate_models
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
 from hpcrl.recipes.policy import KLConfig, PolicyExperiment, old_logprobs, section_of
@@ -62,7 +62,7 @@ def settings(experiment: Any, **changes: Any) -> Any:
 @pytest.mark.parametrize("name", POLICIES)
 def test_without_a_penalty_there_is_no_reference_and_nothing_reads_it(make, name: str, kl: KLConfig) -> None:
     free = settings(make(name), kl=kl)
-    plan = make_plan(free, nodes=1)
+    plan = plan_for(free, nodes=1)
     assert {replica.role for replica in plan.replicas} == {"actor", "reward"} | ({"critic"} if name == "ppo" else set())
     assert "reference" not in {model.role for model in estimate_models(plan, free)}
     assert not any("ref_logprobs" in call.inputs for call in plan.calls)

@@ -33,7 +33,7 @@ from hpcrl.durable.step_lines import steps_in
 from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.reader import merged_metrics
 from hpcrl.master.allocation import Allocation
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.recipes.toy import ToyConfig, ToyExperiment
 from hpcrl.wire.channel import RunKey
@@ -172,7 +172,7 @@ def _has_missed_somebody(run: RunDirectory, attempt: int | None) -> bool:
 def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     """Read offline, as anybody could. Only where a test has damaged files may some be damaged."""
     experiment = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(experiment).changes)
     assert recovery.checkpoint is not None, recovery.describe()
     assert damaged or not recovery.damage, recovery.damage
     parameters: dict[str, bytes] = {}

@@ -21,7 +21,7 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
 from hpcrl.inspect.reader import merged_metrics
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.workers import model_worker
@@ -85,7 +85,7 @@ class Whole:
 
 def whole(run: RunDirectory) -> Whole:
     experiment = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(experiment).changes)
     assert recovery.checkpoint is not None and not recovery.damage, recovery.describe()
     arrays: dict[str, np.ndarray] = {}
     state: dict[str, Any] = {}

@@ -29,7 +29,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.master.stepping import open_data, take
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.exporting import export_of
-from hpcrl.placement.plan import Plan, make_plan, plan_from_json
+from hpcrl.placement.plan import Plan, plan_for, plan_from_json
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import Host, HostContext, Outcome, Work
 from hpcrl.workers.model_worker import load_host
@@ -102,7 +102,7 @@ def run_of(
     """A `Conductor` over started hosts: one in this process, or one on each rank of a pool."""
     cluster = ClusterConfig(workers_per_node=1 if pool is None else pool.size, device="cpu")
     experiment = replace(experiment, cluster=cluster)
-    plan = make_plan(experiment, nodes=1)
+    plan = plan_for(experiment, nodes=1)
     with TemporaryDirectory() as folder:
         run_dir = create_run(Path(folder) / "run", experiment).root
         if pool is None:

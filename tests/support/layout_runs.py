@@ -19,7 +19,7 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.shards import WholeParameters, open_shard
 from hpcrl.families.reader import parameters_of
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.placement.spaces import RoleModel
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.policy import KLConfig
@@ -84,7 +84,7 @@ def undisturbed_runs(factory: pytest.TempPathFactory) -> Undisturbed:
 def parameters(run: RunDirectory) -> dict[str, np.ndarray]:
     """The newest checkpoint's, and the optimizer's moments, whole."""
     experiment: Any = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
+    recovery = plan_next_attempt(run, plan_for(experiment).changes)
     assert recovery.checkpoint is not None
     found: dict[str, np.ndarray] = {}
     for role, shards in recovery.checkpoint.roles.items():

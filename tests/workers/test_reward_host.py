@@ -13,7 +13,7 @@ from support.tiny_ppo import tiny_ppo
 
 from hpcrl.data.samples import SequenceSample
 from hpcrl.errors import InternalError
-from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.placement.plan import Plan, plan_for
 from hpcrl.workers.host import HostContext, Work
 from hpcrl.workers.model_worker import load_host
 
@@ -50,7 +50,7 @@ def plan(tmp_path: Path) -> Plan:
     write_task(tmp_path)
     experiment = tiny_ppo(tmp_path, nodes=1)
     reward = dataclasses.replace(experiment.reward, workers=1)
-    return make_plan(dataclasses.replace(experiment, reward=reward), 1)
+    return plan_for(dataclasses.replace(experiment, reward=reward), 1)
 
 
 def test_a_cpu_worker_scores_as_a_model_worker_does_and_never_imports_torch(tmp_path: Path, plan: Plan) -> None:
@@ -64,7 +64,7 @@ def test_a_cpu_worker_scores_as_a_model_worker_does_and_never_imports_torch(tmp_
 def of_a_model_worker(folder: Path) -> list[float]:
     """The same responses, scored where all roles are on one worker with torch."""
     experiment = tiny_ppo(folder, nodes=1, workers=1)
-    plan = make_plan(experiment, 1)
+    plan = plan_for(experiment, 1)
     datasets = open_datasets(experiment)
     host = load_host(plan, HostContext(0, plan, folder, datasets))
     host.load([host.prepare()], {})

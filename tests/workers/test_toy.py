@@ -18,7 +18,7 @@ from hpcrl.durable.checkpoints import SavedRole, read_shard, write_shard
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.placement.layouts import parse_layout
-from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan, WorkerPlan, make_plan
+from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan, WorkerPlan, plan_for
 from hpcrl.workers.host import HostContext, Outcome, Work
 from hpcrl.workers.toy import ToyHost
 
@@ -33,7 +33,7 @@ def plan_of(places: Places) -> Plan:
     """Actor and reference where they are said to be, all else on rank 0; generation is at the actor's replica."""
     toy = toy_experiment()
     small = dataclasses.replace(toy.toy, width=WIDTH, reference_ema=EMAConfig(decay=0.9))
-    plan = make_plan(dataclasses.replace(toy, toy=small), 1)
+    plan = plan_for(dataclasses.replace(toy, toy=small), 1)
     whole = {ModelName(role): ("d1", (0,)) for role in ("critic", "reward", "reference")} | dict(places)
     return msgspec.structs.replace(
         plan,
