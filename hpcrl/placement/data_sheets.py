@@ -103,19 +103,19 @@ def _curve(shares: tuple[tuple[float, float], ...], peak: float) -> Curve:
 
 
 CPU_CORE = Rates(
-    source="measured on one thread of an AMD EPYC with AVX-512, torch 2, fp32",
+    source="measured on one thread of an AMD EPYC with AVX-512, torch 2",
     device="cpu",
     products={
-        "fp32": Curve(((1, 8e9), (4, 25e9), (16, 55e9), (64, 80e9), (256, 90e9))),
-        "bf16": Curve(((1, 8e9), (4, 25e9), (16, 55e9), (64, 80e9), (256, 90e9))),
-        "fp64": Curve(((1, 4e9), (4, 12e9), (16, 25e9), (64, 38e9), (256, 43e9))),
+        "fp32": Curve(((1, 20e9), (4, 24e9), (16, 49e9), (64, 75e9), (256, 87e9), (1024, 90e9))),
+        "bf16": Curve(((1, 14e9), (4, 56e9), (16, 124e9), (64, 165e9), (256, 183e9), (1024, 197e9))),
+        "fp64": Curve(((1, 6e9), (16, 21e9), (64, 33e9), (256, 42e9), (1024, 44e9))),
     },
     attention={
-        "fp32": Curve(((32, 5e9), (128, 15e9), (512, 30e9))),
-        "bf16": Curve(((32, 5e9), (128, 15e9), (512, 30e9))),
-        "fp64": Curve(((32, 3e9), (128, 8e9), (512, 15e9))),
+        "fp32": Curve(((32, 24e9), (128, 30e9), (512, 38e9))),
+        "bf16": Curve(((32, 24e9), (128, 30e9), (512, 38e9))),
+        "fp64": Curve(((32, 12e9), (128, 15e9), (512, 19e9))),
     },
-    bytes_per_s=8 * GIGA,
+    bytes_per_s=23 * GIGA,
     memory=8 * GIB,
     fixed=Fixed(block_ns=250_000, pass_ns=700_000, round_ns=300_000, call_ns=8_000_000),
     near=Links(Link(120_000, 1.5 * GIGA), Link(80_000, 1.5 * GIGA)),

@@ -1,0 +1,143 @@
+"""What a generation does, visit by visit, if responses have given lengths: by the scheduler that workers have.
+
+Where nothing changes, rounds are told together, so that a plan costs no more for long responses. Shapes: V visits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcrl.data.pipeline_order import cohorts
+from hpcrl.data.slots import Scheduler
+
+FOREVER = 2**62
+"""Rounds."""
+
+
+class Prompts(NamedTuple):
+    """Rows that wait: tokens of each, and numbers that are equal where prompts are."""
+
+    lengths: Sequence[int]
+    numbers: Sequence[int]
+    responses: Sequence[int]
+    """Tokens that each will get."""
+
+
+class _Visit(NamedTuple):
+    rows: int
+    tokens: int
+    pairs: int
+    context: float
+    times: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """In the order in which they are made, to cohorts in turn."""
+
+    rows_V: np.ndarray
+    """That get a token."""
+    tokens_V: np.ndarray
+    """Of prompts that are read; 0 where rows go on."""
+    pairs_V: np.ndarray
+    """Of tokens in these prompts."""
+    context_V: np.ndarray
+    """Tokens that rows which go on see, all together; a mean of those that are told together."""
+    times_V: np.ndarray
+    """How often a visit is made like this; with several cohorts, that and the others of its turn."""
+    cohorts: int
+
+    @property
+    def rounds(self) -> int:
+        """How often some rows got a token, in one of the cohorts."""
+        return int((self.times_V * (self.rows_V > 0)).sum())
+
+    def one_by_one(self) -> "Visits":
+        """With each visit told by itself."""
+        turns = self.times_V.reshape(-1, self.cohorts)[:, 0]
+        of_turn = np.repeat(np.arange(len(turns)), turns)
+        order = (of_turn[:, None] * self.cohorts + np.arange(self.cohorts)).ravel()
+        columns = (self.rows_V, self.tokens_V, self.pairs_V, self.context_V)
+        return Visits(*(column[order] for column in columns), np.ones(len(order), np.int64), self.cohorts)
+
+
+def visits_of(prompts: Prompts, slots: int, prefill_tokens: int, stages: int = 1) -> Visits:
+    """Of one part of a call. A row that has ended leaves before the next visit to its cohort."""
+    if not prompts.lengths:
+        return Visits(*(np.zeros(0, np.int64) for _ in range(5)), stages)
+    schedulers = cohorts(stages, prompts.lengths, min(slots, len(prompts.lengths)), prefill_tokens, prompts.numbers)
+    seated = [_Seated(scheduler, prompts) for scheduler in schedulers]
+    made: list[_Visit] = []
+    while True:
+        turn = [cohort.visit() for cohort in seated]
+        if not any(visit.rows for visit in turn):
+            break
+        made += turn
+        if (more := min(cohort.unchanged() for cohort in seated)) and any(cohort.active for cohort in seated):
+            made += [cohort.repeat(more) for cohort in seated]
+    table = np.array(made, np.float64).reshape(-1, 5).T
+    whole = table[[0, 1, 2, 4]].astype(np.int64)
+    return Visits(whole[0], whole[1], whole[2], table[3], whole[3], stages)
+
+
+class _Seated:
+    """A cohort of rows, and how many tokens each has still to get."""
+
+    def __init__(self, scheduler: Scheduler, prompts: Prompts) -> None:
+        self._scheduler = scheduler
+        self._prompts = prompts
+        self._round = 0
+        self._ends: dict[int, int] = {}
+        """Row that is seated → the round after which it has all of its tokens."""
+        self._next_end = 0
+        self._context = 0
+        """Tokens that seated rows have."""
+
+    @property
+    def active(self) -> int:
+        return self._scheduler.active
+
+    def visit(self) -> _Visit:
+        """Rows leave, rows enter; those that entered get a token each, or else all do."""
+        if self._ends and self._next_end <= self._round:
+            self._leave()
+        admission = self._scheduler.admit()
+        if not admission.rows:
+            return self.repeat(1) if self.active else _Visit(0, 0, 0, 0)
+        self._enter(admission.rows)
+        read = {self._prompts.numbers[row]: self._prompts.lengths[row] for row in admission.prefilled}
+        pairs = sum(length * (length + 1) // 2 for length in read.values())
+        return _Visit(len(admission.rows), sum(read.values()), pairs, 0)
+
+    def unchanged(self) -> int:
+        """How many visits from now on only go on with the rows that there are."""
+        if not self.active:
+            return FOREVER if self._scheduler.done else 0
+        waits = self._scheduler.active < self._scheduler.slots and bool(self._scheduler.awaited())
+        return 0 if waits else max(0, self._next_end - self._round)
+
+    def repeat(self, times: int) -> _Visit:
+        """So many visits at which all rows get a token."""
+        rows, before = self.active, self._context
+        self._round += times * bool(rows)
+        self._context += rows * times
+        return _Visit(rows, 0, 0, before + rows * (times - 1) / 2, times)
+
+    def _enter(self, rows: Sequence[int]) -> None:
+        """Each of them gets its first token in this visit; the others none."""
+        for row in rows:
+            self._ends[row] = self._round + self._prompts.responses[row] - 1
+            self._context += self._prompts.lengths[row] + 1
+        self._next_end = min(self._ends.values())
+
+    def _leave(self) -> None:
+        seats = self._scheduler.rows(slice(0, self.active))
+        gone = [slot for slot, row in enumerate(seats) if self._ends[row] <= self._round]
+        for slot in gone:
+            row = seats[slot]
+            del self._ends[row]
+            self._context -= self._prompts.lengths[row] + self._prompts.responses[row]
+        self._next_end = min(self._ends.values(), default=0)
+        self._scheduler.retire(gone)

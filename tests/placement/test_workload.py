@@ -1,0 +1,125 @@
+"""What a step consists of, against the slow way to say it: text by text, token by token."""
+
+import json
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcrl.data.pipeline_order import cohorts
+from hpcrl.errors import DataError
+from hpcrl.placement.flops import Text
+from hpcrl.placement.lengths import Lengths, lengths_in, spread_lengths
+from hpcrl.placement.visits import Prompts, Visits, visits_of
+from hpcrl.placement.workload import Workload
+
+
+def drawn(rows: int, per_row: int = 1, texts: int = 1, **more: object) -> Workload:
+    lengths = spread_lengths((20, 10), (30, 30), (64, 128))
+    prompts, responses = lengths.drawn(rows, per_row * texts, seed=3)
+    return Workload(prompts, responses, texts=texts, per_row=per_row, **more)  # type: ignore[arg-type]
+
+
+def token_by_token(prompts: Prompts, slots: int, prefill_tokens: int, stages: int) -> list[tuple[int, int, int]]:
+    """(rows, prompt tokens, tokens seen) of each visit, as a generation makes them."""
+    schedulers = cohorts(
+        stages,
+        prompts.lengths,
+        min(slots, len(prompts.lengths)),
+        prefill_tokens,
+        prompts.numbers,
+        limits=prompts.responses,
+    )
+    made = [0] * len(prompts.lengths)
+    found, idle = [], 0
+    turns = deque(schedulers)
+    while idle < stages:
+        cohort = turns[0]
+        turns.rotate(-1)
+        cohort.leave([])
+        first = cohort.active
+        admission = cohort.admit()
+        rows = cohort.rows(slice(first if admission.rows else 0, cohort.active))
+        idle = 0 if rows else idle + 1
+        if not rows:
+            found.append((0, 0, 0))
+            continue
+        read = {prompts.numbers[row]: prompts.lengths[row] for row in admission.prefilled}
+        seen = 0 if admission.rows else sum(prompts.lengths[row] + made[row] for row in rows)
+        found.append((len(rows), sum(read.values()), seen))
+        for row in rows:
+            made[row] += 1
+        cohort.drew(rows)
+    return found[: len(found) - stages]
+
+
+GENERATIONS = [(1, 4, 1, 64), (1, 64, 4, 200), (2, 8, 2, 90), (3, 5, 1, 64)]
+
+
+@pytest.mark.parametrize(("stages", "slots", "per_row", "bound"), GENERATIONS)
+def test_visits_are_those_of_a_generation_token_by_token(stages: int, slots: int, per_row: int, bound: int) -> None:
+    work = drawn(24 // per_row, per_row)
+    rows = (np.arange(24) // per_row).tolist()
+    prompts = Prompts(work.prompts.tolist(), rows, work.responses.tolist())
+    found = visits_of(prompts, slots, bound, stages)
+    slow = token_by_token(prompts, slots, bound, stages)
+    each = found.one_by_one()
+    whole = len(slow) // stages * stages
+    assert each.rows_V.tolist()[:whole] == [rows for rows, _, _ in slow[:whole]]
+    assert each.tokens_V.tolist()[:whole] == [tokens for _, tokens, _ in slow[:whole]]
+    assert float((found.context_V * found.times_V).sum()) == sum(seen for _, _, seen in slow)
+    assert found.rounds == sum(rows > 0 for rows, _, _ in slow)
+    assert int((each.rows_V).sum()) == int(work.responses.sum())
+
+
+def test_a_generation_of_nothing_has_no_visits() -> None:
+    assert isinstance(found := visits_of(Prompts([], [], []), 4, 64), Visits) and found.rounds == 0
+
+
+@pytest.mark.parametrize(("per_row", "texts", "shared"), [(1, 1, True), (4, 1, True), (4, 1, False), (1, 2, True)])
+def test_micro_batches_have_the_pairs_of_their_texts_told_one_by_one(per_row: int, texts: int, shared: bool) -> None:
+    work = drawn(16, per_row, texts)
+    for part in work.predicted(2, 200, shared):
+        for window in (0, 16):
+            slow = [0] * len(part)
+            for length, before, batch in zip(part.lengths_X, part.before_X, part.batch_X, strict=True):
+                slow[batch] += Text(int(length), int(before)).pairs(window)
+            assert part.pairs(window).tolist() == slow
+    whole = int((work.prompts + work.responses - 1).sum())
+    read = sum(int(part.tokens_M.sum()) for part in work.predicted(1, 10**6, shared))
+    assert read < whole if shared and per_row * texts > 1 else read == whole
+    assert sum(int(part.labels_M.sum()) for part in work.predicted(2, 200, shared)) == int(work.responses.sum())
+
+
+@pytest.mark.parametrize("dp", [1, 2, 3])
+def test_each_sample_is_trained_on_once_a_pass_and_each_micro_batch_keeps_to_its_bound(dp: int) -> None:
+    work = drawn(30, minibatches=4)
+    shares = work.shares(dp)
+    assert len(shares) == 4
+    assert sorted(i for parts in shares for part in parts for i in part) == list(range(30))
+    for parts in work.trained(dp, 200):
+        assert len(parts) == dp
+        assert all((part.tokens_M <= 200).all() for part in parts)
+
+
+def test_a_draw_has_the_mean_and_the_spread_that_were_asked_for_and_is_always_the_same() -> None:
+    lengths = spread_lengths((40, 0), (200, 100), (64, 10**4))
+    _, responses = lengths.drawn(64, 4, seed=1)
+    assert abs(responses.mean() / 200 - 1) < 0.02 and abs(responses.std() / 100 - 1) < 0.1
+    assert (lengths.prompts == 40).all()
+    again = spread_lengths((40, 0), (200, 100), (64, 10**4)).drawn(64, 4, seed=1)[1]
+    assert (again == responses).all()
+    longer = lengths.scaled(1.3, 512)
+    assert longer.responses.max() == 512 and longer.responses.sum() > lengths.responses.sum()
+
+
+def test_lengths_of_a_file_are_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.jsonl"
+    path.write_text("".join(json.dumps({"prompt": 3 + i, "response": 10 * (i + 1)}) + "\n" for i in range(4)))
+    assert lengths_in(path).responses.tolist() == [10, 20, 30, 40]
+    path.write_text('{"prompt": 3}\n')
+    with pytest.raises(DataError, match="A file of lengths has lines like"):
+        lengths_in(path)
+    with pytest.raises(ValueError, match="at least one token"):
+        Lengths(np.array([1]), np.array([0]))
