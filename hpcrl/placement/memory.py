@@ -1,7 +1,7 @@
 """How much memory a worker will need, from shapes alone. An estimate: allocators and libraries take more."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig, lora_of, offload_of
 from hpcrl.data.logit_rows import rows_per_chunk
 from hpcrl.data.score_blocks import TENSORS, most_scores
+from hpcrl.dataflow.graph import Kind
 from hpcrl.families.adapters import rows_not_kept, with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import family_of, parameter_count, read_config
 from hpcrl.families.stacks import stacks_of
 from hpcrl.placement.abilities import backend_of
+from hpcrl.placement.activations import kept_by_mlp, kept_per_token, numbers_in_mlp
 from hpcrl.placement.cache_memory import cached_numbers, is_recorded
 from hpcrl.placement.classifier_sizes import numbers_of_classifier
 from hpcrl.placement.cut_memory import ADDED_UP, cut_by_elements, cut_by_rows
@@ -52,6 +54,8 @@ class Memory:
     """Kept by training for the backward pass."""
     working: float = 0.0
     """Beside them: the table of logits and its gradient, or a block and the gradients within."""
+    predicting: float | None = None
+    """Taken by a call that neither trains nor generates; None: as much as by training."""
     merging: float = 0.0
     """Taken by a move from it: parameters as they are sent, with adapters merged in, or from the host's memory."""
     between: BetweenConfig = field(default_factory=BetweenConfig)
@@ -72,7 +76,7 @@ class Memory:
 
     @property
     def computing(self) -> float:
-        """What any other call takes."""
+        """What training takes, or a model that is not trained."""
         return self.activations + self.working
 
 
@@ -92,25 +96,48 @@ def estimate_models(plan: Plan, experiment: ExperimentConfig) -> dict[ModelName,
     models, judges = models_held(experiment), sections_of(experiment, ClassifierConfig)
     found: dict[ModelName, tuple[Memory, ...]] = {}
     for replica in plan.replicas:
-        role = replica.role
-        if role in models:
-            config = models[role] if replica.is_home else as_frozen(models[role])
-            if replica.of:
-                config = as_frozen(models[replica.of])
-            head = head_model(role, config, algorithm_of(plan.algorithm))
-            stages = range(replica.arrangement.pp)
-            found[replica.model] = tuple(_stage_memory(plan, experiment, replica, config, head, it) for it in stages)
-        elif role in judges:
-            found[replica.model] = (classifier_memory(judges[role]),)
+        if replica.role in models:
+            config = config_at(models, replica)
+            model = head_model(replica.role, config, algorithm_of(plan.algorithm))
+            kinds = {call.kind for call in plan.calls if plan.at[call.name] == replica.model}
+            found[replica.model] = replica_memory(experiment, replica, config, model, kinds)
+        elif replica.role in judges:
+            found[replica.model] = (classifier_memory(judges[replica.role]),)
     return found
 
 
-def _stage_memory(
-    plan: Plan,
+def config_at(models: Mapping[str, ModelConfig], replica: ReplicaPlan) -> ModelConfig:
+    """The settings of a replica's model, as it is there: a copy is not trained."""
+    if replica.of:
+        return as_frozen(models[replica.of])
+    return models[replica.role] if replica.is_home else as_frozen(models[replica.role])
+
+
+def replica_memory(
     experiment: ExperimentConfig,
     replica: ReplicaPlan,
     config: ModelConfig,
     model: DecoderConfig,
+    kinds: Collection[Kind],
+) -> tuple[Memory, ...]:
+    """Of each stage of a replica at which calls of these kinds are made. What lasts depends on a blend alone, and what
+    a call takes on its own kind alone: so bytes of models and calls add up."""
+    found = []
+    for stage in range(replica.arrangement.pp):
+        memory = _stage_memory(experiment, replica, config, model, kinds, stage)
+        if isinstance(config, TrainedModelConfig) and config.offload == "none" and not replica.cut_by:
+            frozen = _stage_memory(experiment, replica, as_frozen(config), model, kinds, stage)
+            memory = replace(memory, predicting=frozen.computing)
+        found.append(memory)
+    return tuple(found)
+
+
+def _stage_memory(
+    experiment: ExperimentConfig,
+    replica: ReplicaPlan,
+    config: ModelConfig,
+    model: DecoderConfig,
+    kinds: Collection[Kind],
     stage: int,
 ) -> Memory:
     data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
@@ -119,7 +146,6 @@ def _stage_memory(
     if replica.served and generation is not None:
         size, longest = BYTES[config.dtype], longest_sequence(model, longest_prompt, generation)
         return Memory(**served_bytes(model, layout, generation, longest, size, device)._asdict())
-    kinds = {call.kind for call in plan.calls if plan.at[call.name] == replica.model}
     count = parameters_held(model, Cut(0, layout.tp, stage, layout.pp))
     blended = "blend" in kinds
     memory = role_memory(model, count, config, layout, blended, device, stage)
@@ -320,7 +346,7 @@ def _packed(model: DecoderConfig, cut: Cut) -> int:
 def _kept_activations(model: DecoderConfig, config: TrainedModelConfig, layout: Layout, stage: int) -> float:
     """What blocks keep for the backward pass, or what they were given where they make the rest again; a stage those of
     as many micro-batches as there are stages from it on."""
-    per_token = model.hidden_size if config.recompute else _activations_per_token(model)
+    per_token = model.hidden_size if config.recompute else kept_per_token(model)
     blocks = blocks_of(model, layout.pp, stage) * (layout.pp - stage)
     return config.micro_batch_tokens * blocks * per_token * BYTES[config.dtype] / layout.tp
 
@@ -337,8 +363,8 @@ def _working(model: DecoderConfig, config: ModelConfig, device: str, layout: Lay
     if not isinstance(config, TrainedModelConfig):
         return max(_visited(model, tokens, size, layout, scores), table + 2 * hidden)
     of_head = 2 * table + 3 * hidden + (2 * vocabulary * model.hidden_size * state if rows else 0)
-    of_block = 2 * hidden + max(_in_mlp(model, tokens) * size / layout.tp, scores)
-    again = config.recompute * tokens * _activations_per_token(model) * size / layout.tp
+    of_block = 2 * hidden + max(numbers_in_mlp(model, tokens) * size / layout.tp, scores)
+    again = config.recompute * tokens * kept_per_token(model) * size / layout.tp
     return max(of_head, again + of_block)
 
 
@@ -347,7 +373,7 @@ def _visited(model: DecoderConfig, tokens: int, size: int, layout: Layout, score
     they are turned, attention's output, and its MLP's numbers, or before these the scores, half as many as backward."""
     attending = 2 * model.hidden_size + 3 * (model.query_size + model.kv_size)
     number = tokens * size / layout.tp
-    return number * attending + max(number * _kept_by_mlp(model), scores / 2)
+    return number * attending + max(number * kept_by_mlp(model), scores / 2)
 
 
 def _scores(model: DecoderConfig, tokens: int, longest: int, device: str, layout: Layout) -> float:
@@ -356,35 +382,3 @@ def _scores(model: DecoderConfig, tokens: int, longest: int, device: str, layout
         return 0.0
     seen = max(model.head_dim, min(tokens, longest))
     return TENSORS * min(most_scores(device), tokens * seen * model.heads / layout.tp)
-
-
-def _in_mlp(model: DecoderConfig, tokens: int) -> int:
-    """Numbers of gradients within an MLP, or within experts, whose matrices' gradients are made beside those there
-    are."""
-    dense = tokens * 4 * model.intermediate_size * _has_dense(model)
-    if (experts := model.experts) is None:
-        return dense
-    rows = tokens * experts.per_token * (2 * model.hidden_size + 4 * experts.inner_size)
-    return max(dense, rows + experts.count * model.hidden_size * 2 * experts.inner_size)
-
-
-def _has_dense(model: DecoderConfig) -> bool:
-    """Whether a block has a plain MLP."""
-    return any(model.experts_of(layer) is None for layer in range(1, model.blocks + 1))
-
-
-def _activations_per_token(model: DecoderConfig) -> int:
-    """Numbers that a block keeps for its backward pass: norms in and out, those of what is added too, q k v, the first
-    two also as they are normalised, turned and multiplied, attention's output, and what its MLP or experts keep."""
-    attention = 2 * (model.query_size + model.kv_size)
-    changed = ((model.positions == "rotary") + model.head_norms) * (model.query_size + model.kv_size)
-    changed += model.query_size * (model.query_factor != 1)
-    return (4 + 2 * model.post_norms) * model.hidden_size + attention + changed + _kept_by_mlp(model)
-
-
-def _kept_by_mlp(model: DecoderConfig) -> int:
-    """The neurons' 3 numbers, or 2 without a gate; for each expert of a token its row in and out too."""
-    dense = (3 if model.gated else 2) * model.intermediate_size * _has_dense(model)
-    if (experts := model.experts) is None:
-        return dense
-    return max(dense, experts.per_token * (2 * model.hidden_size + 3 * experts.inner_size) + 4 * experts.count)

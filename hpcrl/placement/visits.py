@@ -59,14 +59,20 @@ class Visits:
         turns = self.times_V.reshape(-1, self.cohorts)[:, 0]
         of_turn = np.repeat(np.arange(len(turns)), turns)
         order = (of_turn[:, None] * self.cohorts + np.arange(self.cohorts)).ravel()
-        columns = (self.rows_V, self.tokens_V, self.pairs_V, self.context_V)
-        return Visits(*(column[order] for column in columns), np.ones(len(order), np.int64), self.cohorts)
+        return Visits(
+            self.rows_V[order],
+            self.tokens_V[order],
+            self.pairs_V[order],
+            self.context_V[order],
+            np.ones(len(order), np.int64),
+            self.cohorts,
+        )
 
 
 def visits_of(prompts: Prompts, slots: int, prefill_tokens: int, stages: int = 1) -> Visits:
     """Of one part of a call. A row that has ended leaves before the next visit to its cohort."""
     if not prompts.lengths:
-        return Visits(*(np.zeros(0, np.int64) for _ in range(5)), stages)
+        return _told([], stages)
     schedulers = cohorts(stages, prompts.lengths, min(slots, len(prompts.lengths)), prefill_tokens, prompts.numbers)
     seated = [_Seated(scheduler, prompts) for scheduler in schedulers]
     made: list[_Visit] = []
@@ -77,9 +83,13 @@ def visits_of(prompts: Prompts, slots: int, prefill_tokens: int, stages: int = 1
         made += turn
         if (more := min(cohort.unchanged() for cohort in seated)) and any(cohort.active for cohort in seated):
             made += [cohort.repeat(more) for cohort in seated]
+    return _told(made, stages)
+
+
+def _told(made: Sequence[_Visit], stages: int) -> Visits:
     table = np.array(made, np.float64).reshape(-1, 5).T
-    whole = table[[0, 1, 2, 4]].astype(np.int64)
-    return Visits(whole[0], whole[1], whole[2], table[3], whole[3], stages)
+    rows, tokens, pairs, times = table[[0, 1, 2, 4]].astype(np.int64)
+    return Visits(rows, tokens, pairs, table[3], times, stages)
 
 
 class _Seated:
@@ -112,7 +122,7 @@ class _Seated:
         return _Visit(len(admission.rows), sum(read.values()), pairs, 0)
 
     def unchanged(self) -> int:
-        """How many visits from now on only go on with the rows that there are."""
+        """How many visits from now on are only to the rows that there are."""
         if not self.active:
             return FOREVER if self._scheduler.done else 0
         waits = self._scheduler.active < self._scheduler.slots and bool(self._scheduler.awaited())

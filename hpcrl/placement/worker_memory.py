@@ -118,7 +118,14 @@ def waiting_models(plan: Plan, models: Models, rank: int) -> Iterator[tuple[Mode
 
 def taken(kind: Kind, memory: Memory) -> float:
     """What a call of this kind takes besides the model."""
-    return memory.generating if kind == "generate" else 0.0 if kind == "blend" else memory.computing
+    match kind:
+        case "generate":
+            return memory.generating
+        case "blend":
+            return 0.0
+        case "train_step":
+            return memory.computing
+    return memory.computing if memory.predicting is None else memory.predicting
 
 
 def peaks(plan: Plan, models: Models, device: str, *, lasting: bool = False) -> tuple[Load, ...]:

@@ -192,7 +192,7 @@ def test_the_peak_is_named_by_the_call_that_has_it(experiment):
 
 def lasting_of(plan, experiment):
     return {
-        model: tuple(replace(it, kv_cache=0, drawing=0, activations=0, working=0) for it in stages)
+        model: tuple(replace(it, kv_cache=0, drawing=0, activations=0, working=0, predicting=None) for it in stages)
         for model, stages in estimate_models(plan, experiment).items()
     }
 
