@@ -1,0 +1,347 @@
+"""How long each call lasts at each place, and what it needs of memory: what a search compares. Pure, in integers.
+
+A call lasts as long as its slowest part. Texts are cut as a run cuts them, pipelines are played over micro-batches as
+unequal as they are, generation over the visits that its scheduler makes; operations are those that workers count. A
+call without a model, or by a user's method, lasts as long as was measured of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from hpcrl.config.classifier import ClassifierConfig
+from hpcrl.config.fields import section, sections_of
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig, TrainedModelConfig, lora_of, shared_with
+from hpcrl.dataflow.graph import MFC
+from hpcrl.families.adapters import with_adapters
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.foreign import ForeignConfig
+from hpcrl.ops.search_problem import Stage
+from hpcrl.placement.abilities import backend_of, cut_by, server_of
+from hpcrl.placement.exchanges import Party, gathered, party, scattered
+from hpcrl.placement.flops import flops_of
+from hpcrl.placement.judges import models_held
+from hpcrl.placement.layouts import Layout
+from hpcrl.placement.memory import (
+    BYTES,
+    Memory,
+    as_frozen,
+    classifier_memory,
+    head_model,
+    parameters_held,
+    replica_memory,
+    state_size,
+)
+from hpcrl.placement.model_costs import ModelCosts, Place
+from hpcrl.placement.move_costs import MoveCosts
+from hpcrl.placement.pipeline_time import Played, duration, visits_duration
+from hpcrl.placement.placing import Placed
+from hpcrl.placement.plan import ModelName, ReplicaPlan
+from hpcrl.placement.rates import Links, Pass, Rates
+from hpcrl.placement.shards import Cut
+from hpcrl.placement.worker_memory import taken
+from hpcrl.placement.workload import MicroBatches, Workload
+from hpcrl.recipes.algorithm import algorithm_of
+
+T = TypeVar("T")
+
+ROW_BYTES = 16
+"""Of a token, with the numbers that calls give each other beside it."""
+SUMS = 4
+"""Small exchanges of an update: norms, statistics, what is finite."""
+
+
+class _Arranged(NamedTuple):
+    """A place as far as a call's time depends on it."""
+
+    layout: Layout
+    backend: str
+    tp: Party
+    dp: Party
+    far_stages: bool
+    """Whether stages that follow each other are on several nodes."""
+
+
+@dataclass(frozen=True, eq=False)
+class CostModel:
+    """Of an experiment, on nodes of `cluster.workers_per_node`. Remembers what it has reckoned."""
+
+    experiment: Any
+    models: Mapping[str, DecoderConfig]
+    """Role → its model under its head, of the roles that an engine of hpcrl holds."""
+    rates: Rates
+    workload: Workload
+    measured: Mapping[str, int] = field(default_factory=dict)
+    """Call → nanoseconds, of calls that nothing else is known of."""
+    _made: dict[Any, Any] = field(default_factory=dict)
+
+    def call_nanoseconds(self, call: MFC, place: Placed, tokens: int = 0) -> int:
+        """Of a call in one step. `tokens`: of a micro-batch, at most; 0: as its role says."""
+        config = self._configs.get(call.role)
+        if config is None or call.method or not self._is_known(call.role):
+            return self.measured.get(call.name, 0)
+        at = self._arranged(place)
+        key = (call.role, call.kind, at, tokens)
+        return self._once(key, lambda: self._reckoned(call, config, at, tokens or config.micro_batch_tokens))
+
+    def move_nanoseconds(self, role: str, home: Placed, place: Placed) -> int:
+        """Of parameters from their home to a copy. What has no model is not moved."""
+        return self._moves[role].nanoseconds(home, place) if role in self._moves else 0
+
+    def moves(self, role: str, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
+        """int64 [homes, places]: the same of all of them, nearly (see `move_costs`)."""
+        if role not in self._moves:
+            return np.zeros((len(homes), len(places)), np.int64)
+        return self._moves[role].matrix(homes, places)
+
+    def release_nanoseconds(self, role: str, place: Placed) -> int:
+        """Of parameters from their worker's device to its host's memory, or back."""
+        config = self._configs.get(role)
+        if config is None or role not in self.models:
+            return 0
+        size = self._numel(role, config, place.layout, place.backend) * BYTES[config.dtype]
+        return round(self.rates.host.nanoseconds(size))
+
+    def spill_nanoseconds(self, call: MFC, place: Placed) -> int:
+        """Of a part's rows to the disk, behind the calls that come after."""
+        parts = self.workload.parts(place.layout.dp)
+        most = max(sum(int(self.workload.responses[i]) for i in part) for part in parts)
+        return round(self.rates.disk.nanoseconds(most * ROW_BYTES * max(1, len(call.outputs))))
+
+    def stages(self, call: MFC, place: Placed, tokens: int = 0) -> tuple[Stage, ...]:
+        """Bytes on a worker of each pipeline stage, as `hpcrl plan` reckons them: what its model lasts there, and what
+        the call takes besides."""
+        config = self._configs.get(call.role)
+        if config is None:
+            judge = sections_of(self.experiment, ClassifierConfig).get(call.role)
+            memories: tuple[Memory, ...] = (Memory() if judge is None else classifier_memory(judge),)
+            return tuple(self._stage(call, memory) for memory in memories) * place.layout.pp
+        there = replace(config, micro_batch_tokens=tokens or config.micro_batch_tokens)
+        key = ("stages", call.role, call.kind, place.layout, place.backend, there.micro_batch_tokens)
+        return self._once(key, lambda: self._stages(call, there, place))
+
+    @cached_property
+    def notices(self) -> tuple[str, ...]:
+        """What is not known of calls."""
+        calls = algorithm_of(self.experiment).calls(self.experiment)
+        unknown = [call.name for call in calls if call.method or not self._is_known(call.role)]
+        served = [call.name for call in calls if self._served(call.role)]
+        found = [
+            f"{name} counts as {self.measured[name] / 1e9:g} s wherever it is made, as was measured."
+            if name in self.measured
+            else f"{name} counts as 0 s: nobody has measured it."
+            for name in unknown
+        ]
+        found += [f"{name} counts as if hpcrl's own code generated, not its server." for name in served]
+        return tuple(found)
+
+    def _once(self, key: Any, make: Callable[[], T]) -> T:
+        if key not in self._made:
+            self._made[key] = make()
+        found: T = self._made[key]
+        return found
+
+    # What is known of roles
+
+    @cached_property
+    def _configs(self) -> Mapping[str, ModelConfig]:
+        return models_held(self.experiment)
+
+    @cached_property
+    def _generation(self) -> GenerationConfig:
+        return section(self.experiment, "generation", GenerationConfig) or GenerationConfig()
+
+    @cached_property
+    def _changed(self) -> frozenset[str]:
+        calls = algorithm_of(self.experiment).calls(self.experiment)
+        return frozenset(call.role for call in calls if call.changes)
+
+    @cached_property
+    def _moves(self) -> Mapping[str, MoveCosts]:
+        slots = self.experiment.cluster.workers_per_node
+        return {
+            role: MoveCosts(model, BYTES[self._configs[role].dtype], slots, self.rates)
+            for role, model in self.models.items()
+            if role in self._configs
+        }
+
+    def _is_known(self, role: str) -> bool:
+        return self._once(("known", role), lambda: role in self.models and flops_of(self.models[role]) is not None)
+
+    def _served(self, role: str) -> bool:
+        config = self._configs.get(role)
+        return config is not None and server_of(config.backend) is not None
+
+    def _model(self, role: str, config: ModelConfig, trained: bool) -> DecoderConfig:
+        lora = lora_of(config) if trained else None
+        return self.models[role] if lora is None else with_adapters(self.models[role], lora)
+
+    def _numel(self, role: str, config: ModelConfig, layout: Layout, backend: str, trained: bool = False) -> int:
+        """Of the stage with most: numbers of a worker that are there, or are trained."""
+        model = self._model(role, config, trained)
+        counts = (parameters_held(model, Cut(0, layout.tp, stage, layout.pp)) for stage in range(layout.pp))
+        most: int = self._once(("numel", role, trained, layout.tp, layout.pp), lambda: max(counts))
+        return -(-most // layout.dp) if _shards(backend, layout) and not trained else most
+
+    def _arranged(self, place: Placed) -> _Arranged:
+        layout, ranks, slots = place.layout, place.ranks, self.experiment.cluster.workers_per_node
+        lines = layout.groups("pp", ranks)
+        far = any(len({rank // slots for rank in line}) > 1 for line in lines)
+        tp, dp = party(layout, ranks, "tp", slots), party(layout, ranks, "dp", slots)
+        return _Arranged(layout, place.backend, tp, dp, far)
+
+    # Time
+
+    def _reckoned(self, call: MFC, config: ModelConfig, at: _Arranged, tokens: int) -> int:
+        trains = call.kind == "train_step"
+        recompute = trains and isinstance(config, TrainedModelConfig) and config.recompute
+        place = Place(at.tp, at.layout.pp, at.backend, recompute)
+        costs = ModelCosts(self._model(call.role, config, trains), config.dtype, self.rates, place)
+        match call.kind:
+            case "train_step":
+                found = self._training(call.role, costs, config, at, tokens)
+            case "generate":
+                found = self._generating(call.role, costs, config, at, tokens)
+            case "blend":
+                found = self._blending(call.role, config, at)
+            case _:
+                found = self._predicting(call.role, costs, config, at, tokens)
+        return round(found + self.rates.fixed.call_ns + self._rows(at))
+
+    def _training(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
+        found, once = 0.0, self._updating(role, costs, config, at)
+        for parts in self.workload.trained(at.layout.dp, tokens, self._shares(role)):
+            slowest = max(duration(self._played(costs, part, at, trains=True)) for part in parts)
+            count = max(map(len, parts))
+            found += slowest + once + count * self._between_passes(role, config, at, passes=2)
+            if _teaches_routers(costs.config, config):
+                found += max(duration(self._played(costs, part, at, trains=False)) for part in parts)
+        return found * self.workload.passes
+
+    def _predicting(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
+        parts = self.workload.predicted(at.layout.dp, tokens, self._shares(role))
+        count = max(map(len, parts))
+        slowest = max(duration(self._played(costs, part, at, trains=False)) for part in parts)
+        return slowest + count * self._between_passes(role, config, at, passes=1)
+
+    def _generating(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
+        pp, link = at.layout.pp, self._line(at).send
+        found = [0.0]
+        for part in self.workload.generated(at.layout.dp, pp, self._generation.slots, tokens):
+            visits = part if pp == 1 else part.one_by_one()
+            each = np.stack([costs.visits(visits, stage) for stage in range(pp)]) * visits.times_V
+            moved = costs.sent(np.where(visits.tokens_V > 0, visits.tokens_V, visits.rows_V))
+            sent = (link.latency_ns + moved / link.bytes_per_s * 1e9) * (visits.rows_V > 0) * (pp > 1)
+            found.append(visits_duration(each, sent))
+        return max(found) + self._between_passes(role, config, at, passes=1)
+
+    def _blending(self, role: str, config: ModelConfig, at: _Arranged) -> float:
+        numel = self._numel(role, config, at.layout, at.backend)
+        return numel / at.layout.dp * 3 * state_size(config.dtype) / self.rates.bytes_per_s * 1e9
+
+    def _played(self, costs: ModelCosts, part: MicroBatches, at: _Arranged, trains: bool) -> Played:
+        passes: tuple[Pass, ...] = ("taught", "backward") if trains else ("forward",)
+        forward, *backward = (
+            np.array([costs.passes(of, part, stage) for stage in range(at.layout.pp)]) for of in passes
+        )
+        link = self._line(at).send
+        sent = link.latency_ns + costs.sent(part.tokens_M) / link.bytes_per_s * 1e9
+        return Played(forward, backward[0] if backward else None, sent)
+
+    def _updating(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged) -> float:
+        """Adding gradients up, an update, and parameters to all who compute with them."""
+        elements = self._numel(role, config, at.layout, at.backend, trained=True)
+        own, state, size = elements / at.dp.size, state_size(config.dtype), BYTES[config.dtype]
+        found = costs.update(own)
+        if at.dp.size > 1:
+            found += scattered(at.dp, elements * state, self.rates) + SUMS * gathered(at.dp, 64, self.rates)
+            if not _shards(at.backend, at.layout):
+                found += gathered(at.dp, elements * size, self.rates)
+        if at.tp.size > 1:
+            found += SUMS * gathered(at.tp, 64, self.rates)
+        if at.layout.pp > 1:
+            found += SUMS * self._line(at).send.latency_ns + self._tied(costs, at)
+        if isinstance(config, TrainedModelConfig) and config.offload != "none":
+            found += self.rates.host.nanoseconds(own * (state + size), 2)
+            found += own * 7 * state / self.rates.host.bytes_per_s * 1e9
+        return found
+
+    def _tied(self, costs: ModelCosts, at: _Arranged) -> float:
+        """The gradient of an embedding that the first stage and the last have."""
+        if not costs.config.shares_embedding or costs.config.adapters is not None:
+            return 0.0
+        numbers = costs.config.vocabulary_size * costs.config.hidden_size / at.tp.size
+        return self._line(at).send.nanoseconds(numbers * state_size(costs.dtype))
+
+    def _between_passes(self, role: str, config: ModelConfig, at: _Arranged, passes: int) -> float:
+        """Of a model of which each worker has its part of every parameter: gathering the others' for a micro-batch."""
+        if not _shards(at.backend, at.layout):
+            return 0.0
+        whole = self._numel(role, config, at.layout, "") * BYTES[config.dtype]
+        found = passes * gathered(at.dp, whole, self.rates)
+        if config.offload == "parameters":
+            found += passes * self.rates.host.nanoseconds(whole / at.dp.size)
+        each = backend_of(at.backend).adds_up == "micro_batch" or getattr(config, "reduce", "") == "micro_batch"
+        return found + (passes > 1) * each * scattered(at.dp, whole, self.rates)
+
+    def _line(self, at: _Arranged) -> Links:
+        return self.rates.far if at.far_stages else self.rates.near
+
+    def _rows(self, at: _Arranged) -> float:
+        """Of a part's rows to the worker that heads it, and of what it gives back."""
+        return self.rates.near.send.nanoseconds(self.workload.tokens / at.layout.dp * ROW_BYTES)
+
+    def _shares(self, role: str) -> bool:
+        """Whether a prompt that texts share goes through the model once."""
+        return not isinstance(self.models[role], ForeignConfig)
+
+    # Memory
+
+    def _stages(self, call: MFC, config: ModelConfig, place: Placed) -> tuple[Stage, ...]:
+        at_home = bool(call.changes) or call.role not in self._changed
+        of = shared_with(self.experiment, call.role)
+        replica = ReplicaPlan(
+            ModelName(call.role, 0 if at_home else 1),
+            str(place.layout),
+            place.ranks,
+            trainable=call.kind == "train_step",
+            backend=place.backend,
+            sharded=_shards(place.backend, place.layout),
+            served=server_of(place.backend) is not None,
+            of=of,
+        )
+        there = config if at_home and not of else as_frozen(config)
+        memories = replica_memory(self.experiment, replica, there, self.models[call.role], {call.kind})
+        return tuple(self._stage(call, memory) for memory in memories)
+
+    def _stage(self, call: MFC, memory: Memory) -> Stage:
+        beside = memory.offloaded if self.experiment.cluster.device != "cuda" else 0.0
+        return Stage(ceil(memory.lasting + beside), ceil(taken(call.kind, memory)))
+
+
+def _shards(backend: str, layout: Layout) -> bool:
+    return layout.dp > 1 and bool(backend and cut_by(backend))
+
+
+def _teaches_routers(model: DecoderConfig, config: ModelConfig) -> bool:
+    """Whether a pass without gradients asks all routers first."""
+    is_trained = isinstance(config, TrainedModelConfig) and bool(config.router_aux_coef or config.router_z_coef)
+    return is_trained and model.experts is not None
+
+
+def read_costs(
+    experiment: Any, rates: Rates, workload: Workload, measured: Mapping[str, int] | None = None
+) -> CostModel:
+    """The cost model of an experiment. Reads each model's config.json."""
+    algorithm = algorithm_of(experiment)
+    models = {
+        role: head_model(role, config, algorithm)
+        for role, config in models_held(experiment).items()
+        if role in algorithm.called(experiment)
+    }
+    return CostModel(experiment, models, rates, workload, measured or {})

@@ -1,0 +1,213 @@
+"""How long calls last and what they need, against sums by hand; and that more work never costs less."""
+
+from dataclasses import replace
+from math import ceil, isclose
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.experiments import load_config, ppo_values, write_config, write_inputs, write_model
+
+from hpcrl.families.config import DecoderConfig
+from hpcrl.ops.search_problem import Stage
+from hpcrl.placement.costs import CostModel, read_costs
+from hpcrl.placement.data_sheets import CPU_CORE, rates_of_gpu
+from hpcrl.placement.exchanges import Party, gathered, party, scattered
+from hpcrl.placement.layouts import Layout
+from hpcrl.placement.lengths import spread_lengths
+from hpcrl.placement.memory import estimate_models
+from hpcrl.placement.model_costs import block_shape, head_shape
+from hpcrl.placement.move_costs import MoveCosts
+from hpcrl.placement.placing import Placed
+from hpcrl.placement.plan import make_plan
+from hpcrl.placement.rates import Fixed, Link, Links, Measured, Piece, Rates, Surface
+from hpcrl.placement.worker_memory import loads_of
+from hpcrl.placement.workload import workload_of
+from hpcrl.recipes.algorithm import algorithm_of
+
+GPU = rates_of_gpu("NVIDIA H100 80GB HBM3")
+assert GPU is not None
+LAYOUTS = [Layout(), Layout(dp=2), Layout(tp=2), Layout(pp=2), Layout(2, 2, 2)]
+CALLS = ("actor_gen", "critic_inf", "actor_train")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model", num_hidden_layers=4)
+    monkeypatch.chdir(tmp_path)
+    values = ppo_values() | {
+        "cluster": {"nodes": 2, "workers_per_node": 4},
+        "actor": {"path": "model", "micro_batch_tokens": 64},
+    }
+    return load_config(write_config(tmp_path / "ppo.yaml", values))
+
+
+def model_of(experiment: Any, rates: Rates = CPU_CORE, responses: float = 12, **measured: int) -> CostModel:
+    lengths = spread_lengths((6, 2), (responses, responses / 2), (12, 100))
+    return read_costs(experiment, rates, workload_of(experiment, lengths), measured)
+
+
+def calls(experiment: Any) -> dict[str, Any]:
+    return {call.name: call for call in algorithm_of(experiment).calls(experiment)}
+
+
+def placed(layout: Layout, backend: str = "native", first: int = 0) -> Placed:
+    return Placed(layout, tuple(range(first, first + layout.size)), backend)
+
+
+def linear(experiment: Any) -> Rates:
+    """All parts of the actor measured, each with numbers that are easily told apart."""
+    config = read_costs(experiment, CPU_CORE, model_of(experiment).workload).models["actor"]
+    of_block, of_head = block_shape(config), head_shape(config)
+
+    def measured(part: Any, of: Any, shape: str, each: float, pair: float) -> Measured:
+        points = [(x, y, 1000 + each * x + pair * x * (y + 1) / 2) for x in (1.0, 100.0) for y in (1.0, 50.0)]
+        return Measured(Piece(part, of, shape, "native"), Surface.of(points))
+
+    pieces = [
+        measured("block", "taught", of_block, 10, 2),
+        measured("block", "backward", of_block, 30, 5),
+        measured("entry", "taught", of_head, 1, 0),
+        measured("entry", "backward", of_head, 3, 0),
+        measured("head", "taught", of_head, 100, 0),
+        measured("head", "backward", of_head, 200, 0),
+        measured("update", "taught", "", 0, 0),
+    ]
+    nothing = Link(0, 1e30)
+    fields = {name: getattr(CPU_CORE, name) for name in CPU_CORE.__struct_fields__}
+    near = Links(nothing, nothing)
+    return Rates(**fields | {"measured": tuple(pieces), "fixed": Fixed(0, 0, 0, 77), "near": near, "far": near})
+
+
+def test_a_train_step_is_the_sum_of_its_measured_passes_by_hand(experiment: Any) -> None:
+    costs = model_of(experiment, linear(experiment))
+    model, work = costs.models["actor"], costs.workload
+    ends = costs_of_ends(model)
+    expected = 0.0
+    for parts in work.trained(1, 64):
+        (part,) = parts
+        for batch in range(len(part)):
+            mine = part.batch_X == batch
+            tokens, labels = int(part.lengths_X[mine].sum()), int(part.labels_M[batch])
+            texts = zip(part.lengths_X[mine].tolist(), part.before_X[mine].tolist(), strict=True)
+            pairs = sum(length * (length + 1) / 2 + length * before for length, before in texts)
+            left = 1 - labels / tokens if labels < tokens else 0
+            for each, pair in ((10, 2), (30, 5)):
+                block, short = 1000 + each * tokens + pair * pairs, 1000 + each * tokens + pair * tokens
+                expected += model.blocks * block - ends * left * short
+            expected += 2000 + 4 * tokens + 2000 + 300 * labels
+        expected += 1000
+    found = costs.call_nanoseconds(calls(experiment)["actor_train"], placed(Layout()))
+    assert isclose(found, expected * work.passes + 77, abs_tol=1)
+
+
+def costs_of_ends(model: DecoderConfig) -> float:
+    """Of a block's matrices, what comes after attention."""
+    ends = model.query_size * model.hidden_size + 3 * model.hidden_size * model.intermediate_size
+    return ends / (ends + model.hidden_size * (model.query_size + 2 * model.kv_size))
+
+
+@pytest.mark.parametrize("rates", [CPU_CORE, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("name", CALLS)
+def test_longer_responses_are_never_cheaper_and_times_are_whole_numbers(
+    experiment: Any, rates: Rates, name: str
+) -> None:
+    call = calls(experiment)[name]
+    for layout in LAYOUTS:
+        found = [model_of(experiment, rates, it).call_nanoseconds(call, placed(layout)) for it in (4, 8, 16, 32, 64)]
+        assert found == sorted(found) and all(isinstance(it, int) and it > 0 for it in found), (layout, found)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_workers_on_several_nodes_are_never_faster_than_on_one(experiment: Any, name: str) -> None:
+    costs, call = model_of(experiment), calls(experiment)[name]
+    for layout in LAYOUTS[1:4]:
+        apart = Placed(layout, (0, 4), "native")
+        assert costs.call_nanoseconds(call, apart) >= costs.call_nanoseconds(call, placed(layout)), layout
+
+
+def test_the_same_place_elsewhere_costs_the_same_and_is_not_reckoned_again(experiment: Any) -> None:
+    costs, call = model_of(experiment), calls(experiment)["actor_train"]
+    first = costs.call_nanoseconds(call, placed(Layout(tp=2)))
+    made = len(costs._made)
+    assert costs.call_nanoseconds(call, placed(Layout(tp=2), first=6)) == first and len(costs._made) == made
+
+
+def test_calls_without_a_model_cost_what_was_measured_or_nothing_with_a_notice(experiment: Any) -> None:
+    call = calls(experiment)["rew_inf"]
+    unknown, known = model_of(experiment), model_of(experiment, rew_inf=1234)
+    place = Placed(Layout(dp=2), (0, 1))
+    assert (unknown.call_nanoseconds(call, place), known.call_nanoseconds(call, place)) == (0, 1234)
+    assert any("rew_inf counts as 0 s" in notice for notice in unknown.notices)
+    assert not any("rew_inf counts as 0 s" in notice for notice in known.notices)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"layout": "d2t2", "mesh": "0-3"}, {"layout": "p2t2", "mesh": "0-3"}, {"backend": "zero1"}]
+)
+def test_stages_have_the_bytes_that_a_plan_refuses_by(experiment: Any, settings: dict[str, str]) -> None:
+    actor = replace(experiment.actor, **settings)
+    laid = replace(experiment, actor=actor, reference=replace(experiment.reference, layout="d8"))
+    plan, costs = make_plan(laid, 2), model_of(laid)
+    models = estimate_models(plan, laid)
+    for call in plan.calls:
+        replica = plan.replica(call.name)
+        found = costs.stages(call, Placed(replica.arrangement, replica.ranks, replica.backend))
+        for rank in replica.ranks:
+            load = {it.call: it for it in loads_of(plan, models, rank, "cpu")}[call.name]
+            stage = found[replica.ranks.index(rank) // (replica.arrangement.dp * replica.arrangement.tp)]
+            assert stage.passing == ceil(load.passing), call.name
+            if call.changes or call.role == "reference":
+                assert stage.lasting == ceil(dict(load.parts).get(str(replica.model), 0.0)), call.name
+        assert all(isinstance(stage, Stage) for stage in found)
+
+
+def test_micro_batches_of_fewer_tokens_need_less_memory_and_more_time(experiment: Any) -> None:
+    costs, call = model_of(experiment), calls(experiment)["actor_train"]
+    small, large = (costs.stages(call, placed(Layout()), tokens)[0] for tokens in (32, 64))
+    assert small.passing < large.passing and small.lasting == large.lasting
+    fast, slow = (costs.call_nanoseconds(call, placed(Layout()), tokens) for tokens in (64, 16))
+    assert slow > fast
+
+
+def test_a_party_knows_how_many_are_on_a_node_and_sums_are_made_there_first() -> None:
+    assert party(Layout(tp=4), (0, 1, 2, 3), "tp", 4) == Party(4, 4)
+    assert party(Layout(dp=4), (2, 3, 4, 5), "dp", 4) == Party(4, 2, 2)
+    near, far = Party(4, 4), Party(4, 2, 2)
+    assert gathered(near, 1e6, CPU_CORE) < gathered(far, 1e6, CPU_CORE)
+    assert scattered(far, 1e6, CPU_CORE) > scattered(near, 1e6, CPU_CORE)
+    assert gathered(Party(1, 1), 1e6, CPU_CORE) == 0
+
+
+MOVED = [
+    (Placed(Layout(dp=4), (0, 1, 2, 3), "native"), Placed(Layout(tp=4), (0, 1, 2, 3), "native")),
+    (Placed(Layout(tp=4), (0, 1, 2, 3), "native"), Placed(Layout(tp=4), (4, 5, 6, 7), "native")),
+    (Placed(Layout(pp=4), (0, 1, 2, 3), "native"), Placed(Layout(dp=8), tuple(range(8)), "native")),
+    (Placed(Layout(2, 2, 2), tuple(range(8)), "native"), Placed(Layout(dp=2, tp=4), tuple(range(8)), "native")),
+    (Placed(Layout(tp=2, pp=2), (0, 1, 2, 3), "native"), Placed(Layout(dp=2, pp=2), (2, 3, 4, 5), "native")),
+    (Placed(Layout(dp=2), (0, 1), "native"), Placed(Layout(dp=2), (1, 2), "native")),
+]
+LARGE = DecoderConfig(
+    family="qwen2", vocabulary_size=4096, hidden_size=512, intermediate_size=2048, blocks=24, heads=8, kv_heads=4,
+    head_dim=64, max_positions=1024,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(MOVED)))
+def test_the_fast_way_to_reckon_moves_agrees_with_the_planners_transfers(number: int) -> None:
+    home, place = MOVED[number]
+    moved = MoveCosts(LARGE, 4, 4, CPU_CORE)
+    exact, fast = moved.nanoseconds(home, place), int(moved.matrix([home], [place])[0, 0])
+    assert exact > 0 and abs(fast / exact - 1) < 0.05, (exact, fast)
+
+
+def test_a_matrix_of_moves_has_nothing_where_a_call_is_at_home_and_reckons_each_pair_once() -> None:
+    moved = MoveCosts(LARGE, 4, 4, CPU_CORE)
+    layouts = (Layout(dp=4), Layout(tp=4))
+    places = [Placed(layout, tuple(range(at, at + 4)), "native") for layout in layouts for at in range(0, 128, 4)]
+    found = moved.matrix(places, places)
+    assert found.dtype == np.int64 and (np.diag(found) == 0).all() and (found >= 0).all()
+    assert len(moved._made) <= 8
+    assert found[0, 5] == found[0, 9] == found[3, 20] > 0
