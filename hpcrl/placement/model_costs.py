@@ -78,17 +78,17 @@ class ModelCosts:
 
     def visits(self, of: Visits, stage: int) -> np.ndarray:
         """[M]: each visit of a generation to a stage."""
-        begins, goes_on = of.tokens_V > 0, (of.tokens_V == 0) & (of.rows_V > 0)
+        begins, continues = of.tokens_V > 0, (of.tokens_V == 0) & (of.rows_V > 0)
         rows, blocks, ones = of.rows_V, self._blocks[stage], np.ones(len(of.rows_V))
         lengths = np.where(begins, 2 * of.pairs_V / np.maximum(1, of.tokens_V) - 1, 0)
         seen = of.context_V / np.maximum(1, rows)
         found = blocks * begins * self._part("block", "prefill", of.tokens_V, lengths)
-        found += blocks * goes_on * self._part("block", "decode", rows, seen)
+        found += blocks * continues * self._part("block", "decode", rows, seen)
         if stage == 0:
             found += begins * self._part("entry", "prefill", of.tokens_V, ones)
-            found += goes_on * self._part("entry", "decode", rows, ones)
+            found += continues * self._part("entry", "decode", rows, ones)
         if stage == self.place.pp - 1:
-            found += (begins | goes_on) * self._part("head", "decode", rows, ones)
+            found += (begins | continues) * self._part("head", "decode", rows, ones)
         return found
 
     def sent(self, tokens: np.ndarray) -> np.ndarray:
