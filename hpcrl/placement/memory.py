@@ -99,8 +99,10 @@ def estimate_models(plan: Plan, experiment: ExperimentConfig) -> dict[ModelName,
         if replica.role in models:
             config = config_at(models, replica)
             model = head_model(replica.role, config, algorithm_of(plan.algorithm))
-            kinds = {call.kind for call in plan.calls if plan.at[call.name] == replica.model}
-            found[replica.model] = replica_memory(experiment, replica, config, model, kinds)
+            calls = [call for call in plan.calls if plan.at[call.name] == replica.model]
+            tokens = max((plan.micro_batches.get(call.name, 0) for call in calls), default=0)
+            cut = replace(config, micro_batch_tokens=tokens or config.micro_batch_tokens)
+            found[replica.model] = replica_memory(experiment, replica, cut, model, {call.kind for call in calls})
         elif replica.role in judges:
             found[replica.model] = (classifier_memory(judges[replica.role]),)
     return found

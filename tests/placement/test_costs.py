@@ -20,7 +20,7 @@ from hpcrl.placement.memory import estimate_models
 from hpcrl.placement.model_costs import block_shape, head_shape
 from hpcrl.placement.move_costs import MoveCosts
 from hpcrl.placement.placing import Placed
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import plan_for
 from hpcrl.placement.rates import Fixed, Link, Links, Measured, Piece, Rates, Surface
 from hpcrl.placement.worker_memory import loads_of
 from hpcrl.placement.workload import workload_of
@@ -150,7 +150,7 @@ def test_calls_without_a_model_cost_what_was_measured_or_nothing_with_a_notice(e
 def test_stages_have_the_bytes_that_a_plan_refuses_by(experiment: Any, settings: dict[str, str]) -> None:
     actor = replace(experiment.actor, **settings)
     laid = replace(experiment, actor=actor, reference=replace(experiment.reference, layout="d8"))
-    plan, costs = make_plan(laid, 2), model_of(laid)
+    plan, costs = plan_for(laid, 2), model_of(laid)
     models = estimate_models(plan, laid)
     for call in plan.calls:
         replica = plan.replica(call.name)

@@ -221,3 +221,12 @@ def test_a_reference_that_is_the_actor_without_adapters_has_no_parameters_of_its
     assert (reference.lasting, reference.computing > 0) == (0, True)
     assert of.merging == pytest.approx(whole / (4 if backend == "fsdp" else 1), rel=0.02)
     assert of.gradients == of.parameters - of.merging
+
+
+def test_the_largest_micro_batches_of_a_models_calls_decide(experiment):
+    small = replace(experiment, calls={"ref_inf": {"micro_batch_tokens": 16}})
+    plan = plan_for(small, 2)
+    (less,), (more,) = (
+        estimate_models(plan_for(of, 2), of)[plan.home("reference").model] for of in (small, experiment)
+    )
+    assert less.working < more.working and less.parameters == more.parameters
