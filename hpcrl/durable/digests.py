@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,13 +11,15 @@ from hpcrl.durable.files import DamagedFileError
 from hpcrl.durable.history import History
 from hpcrl.durable.journal import Trained
 from hpcrl.durable.shards import Shard, ShardFile
-from hpcrl.families.places import Span, sliced
-from hpcrl.ops.checksum import MASK, checksum_of
+from hpcrl.families.places import pieces, sliced
+from hpcrl.ops.checksum import MASK, checksums_of
 
 FIRST = "master"
 """The array whose checksum a digest begins with; the others follow by name."""
 PIECE = 256 << 10
-"""Elements of an array that a reader holds at once."""
+"""Elements of an array that a reader holds at once: they stay in a core's cache until they are summed."""
+SHARE = 64 * PIECE
+"""Elements of each array that a reader sums before it takes others."""
 
 
 def digest_of(shards: Sequence[ShardFile]) -> str:
@@ -29,9 +30,14 @@ def digest_of(shards: Sequence[ShardFile]) -> str:
     names = sorted(shards[0].arrays, key=lambda name: (name != FIRST, name))
     sums = dict.fromkeys(names, 0)
     with ThreadPoolExecutor(READERS) as pool:
-        tasks = [(name, pool.submit(_checksum, shard, name)) for shard in shards for name in names]
-        for name, task in tasks:
-            sums[name] = (sums[name] + task.result()) & MASK
+        tasks = [
+            pool.submit(_checksums, shard, names, start, start + SHARE)
+            for shard in shards
+            for start in range(0, max((span.stop for span in shard.spans), default=0), SHARE)
+        ]
+        for task in tasks:
+            for name, found in zip(names, task.result(), strict=True):
+                sums[name] = (sums[name] + found) & MASK
     summed = "".join(f"{sums[name]:016x}" for name in names) + f"{shards[0].state['updates']:08x}"
     [digest, *others] = {with_memory(summed, shard.state["algorithm"]) for shard in shards}
     if others:
@@ -71,20 +77,10 @@ def saved_digest(history: History, manifest: Manifest, role: str, calls: Collect
     return saved
 
 
-def _checksum(shard: Shard, name: str) -> int:
-    """Of one array of a shard, each element of which is read once."""
-    total = 0
-    for start, stop, here in _pieces([span for span in shard.spans if span.owned]):
-        total += checksum_of(shard.read(name, start, stop), here)
-    return total & MASK
-
-
-def _pieces(spans: Sequence[Span]) -> Iterator[tuple[int, int, tuple[Span, ...]]]:
-    """Pieces that cover a buffer in order, each with what of the spans lies in it, counted from its start."""
-    waiting, active = deque(sorted(spans, key=lambda span: span.offset)), list[Span]()
-    for start in range(0, end := max((span.stop for span in spans), default=0), PIECE):
-        stop = min(end, start + PIECE)
-        while waiting and waiting[0].offset < stop:
-            active.append(waiting.popleft())
-        yield start, stop, sliced(active, start, stop)
-        active = [span for span in active if span.stop > stop]
+def _checksums(shard: Shard, names: Sequence[str], start: int, stop: int) -> list[int]:
+    """Of all arrays of a shard, as far as their elements lie there; each is read once."""
+    totals = [0] * len(names)
+    for begin, end, here in pieces(sliced([span for span in shard.spans if span.owned], start, stop), PIECE):
+        read = (shard.read(name, start + begin, start + end) for name in names)
+        totals = [total + found for total, found in zip(totals, checksums_of(read, here, end - begin), strict=True)]
+    return totals

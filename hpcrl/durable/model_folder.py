@@ -20,7 +20,8 @@ from hpcrl.durable.padding import say_padding
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import config_to_json, family_of, parameters_of
-from hpcrl.families.tensors import STORED, rounded, stored_blocks
+from hpcrl.families.tensors import STORED
+from hpcrl.ops.stored import stored_blocks
 
 MAX_FILE_BYTES = 5_000_000_000
 INDEX = "model.safetensors.index.json"
@@ -93,7 +94,7 @@ class ModelFolder:
         return header, end
 
     def _write(self, opened: WrittenBehind, parameter: Parameter, source: Source) -> None:
-        for block in stored_blocks(self.config, parameter, rounded(source(parameter), self.dtype)):
+        for block in stored_blocks(self.config, parameter, source(parameter), self.dtype):
             opened.write(block)
         opened.wait()
 

@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 from hpcrl.durable.checkpoints import NUMPY_TYPES
 from hpcrl.durable.files import DamagedFileError, unreadable
 from hpcrl.families.family import Parameter
-from hpcrl.families.places import Place, Span
+from hpcrl.families.places import Place, Span, pieces
 
 
 class Shard(Protocol):
@@ -126,6 +126,8 @@ def span_state(spans: Iterable[Span]) -> list[list[Any]]:
     return [[*(getattr(span.place, name) for name in _PLACE), span.offset, span.step] for span in spans]
 
 
+PIECE = 256 << 10
+"""Elements of an array that are read at once: they stay in a core's cache until they are put in their places."""
 _PLACE = ("parameter", "first", "rows", "run", "stride")
 
 
@@ -153,10 +155,12 @@ class WholeParameters:
             )
         whole = np.empty(parameter.numel, holders[0][0].dtype(self._array))
         for shard, span in holders:
-            last = span.offset + (span.place.rows - 1) * span.step + span.place.run
-            found = shard.read(self._array, span.offset, last)
-            place = span.place
-            _runs(whole, place.first, place, place.stride)[:] = _runs(found, 0, place, span.step)
+            for start, stop, held_here in pieces([span], PIECE):
+                found = shard.read(self._array, start, stop)
+                for at in held_here:
+                    _runs(whole, at.place.first, at.place, at.place.stride)[:] = _runs(
+                        found, at.offset, at.place, at.step
+                    )
         return whole.reshape(parameter.shape)
 
 

@@ -3,6 +3,7 @@
 A place says nothing of layouts, buffers or backends: it is counted in the whole parameter, row-major. Arithmetic only.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
@@ -97,6 +98,19 @@ def whole(parameter: str, numel: int) -> Span:
 def sliced(spans: Iterable[Span], start: int, stop: int) -> tuple[Span, ...]:
     """What of these spans lies in the elements `start` … `stop` of their buffer, counted from `start`."""
     return tuple(chain.from_iterable(span.within(start, stop) for span in spans))
+
+
+def pieces(spans: Iterable[Span], size: int) -> Iterator[tuple[int, int, tuple[Span, ...]]]:
+    """Neighbouring parts of a buffer, of `size` elements at most, that cover the spans: first element, the one behind
+    the last, and what of the spans lies between, counted from the first."""
+    waiting, active = deque(sorted(spans, key=lambda span: span.offset)), list[Span]()
+    end = max((span.stop for span in waiting), default=0)
+    for start in range(waiting[0].offset if waiting else 0, end, size):
+        stop = min(end, start + size)
+        while waiting and waiting[0].offset < stop:
+            active.append(waiting.popleft())
+        yield start, stop, sliced(active, start, stop)
+        active = [span for span in active if span.stop > stop]
 
 
 def common(one: Place, other: Place) -> Iterator[Place]:

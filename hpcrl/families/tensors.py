@@ -21,14 +21,6 @@ _AT_ONCE = 1 << 16
 """Numbers that are rounded at once: what it takes besides stays small."""
 _ROWS_AT_ONCE = 8
 """Rows of a matrix that are transposed at once."""
-_BLOCK_BYTES = 1 << 20
-"""Of a tensor, that are made at once: they stay in a core's cache until they are written."""
-
-
-def stored_blocks(config: DecoderConfig, parameter: Parameter, whole: np.ndarray) -> Iterator[np.ndarray]:
-    """The tensors that a whole parameter consists of, as they are stored, in blocks of whole rows one after another."""
-    for each in placed(family_of(config).pieces(config, parameter)):
-        yield from each.blocks(whole, config.head_dim)
 
 
 def parameter_of(config: DecoderConfig, parameter: Parameter, read: Callable[[str], np.ndarray]) -> np.ndarray:
@@ -48,17 +40,18 @@ class PlacedPiece(NamedTuple):
 
     def stored(self, whole: np.ndarray, head_dim: int) -> np.ndarray:
         """The tensor."""
-        return _as_stored(self.of(whole), self.piece, head_dim)
+        return as_stored(self.of(whole), self.piece, head_dim)
 
-    def blocks(self, whole: np.ndarray, head_dim: int) -> Iterator[np.ndarray]:
-        """Its rows, some at a time; of heads whose rows change places, whole ones."""
+    def parts(self, whole: np.ndarray, head_dim: int, size: int) -> Iterator[np.ndarray]:
+        """Views of what it has of the whole parameter that become its rows, about `size` bytes at a time; of heads
+        whose rows change places, whole ones."""
         part = self.of(whole)
         rows = part.shape[-1 if self.piece.transposed else 0]
         unit = head_dim if self.piece.paired else 1
-        step = max(1, _BLOCK_BYTES * rows // max(1, part.nbytes) // unit) * unit
+        step = max(1, size * rows // max(1, part.nbytes) // unit) * unit
         for begin in range(0, rows, step):
             own = slice(begin, begin + step)
-            yield _as_stored(part[..., own] if self.piece.transposed else part[own], self.piece, head_dim)
+            yield part[..., own] if self.piece.transposed else part[own]
 
 
 def placed(pieces: Iterable[Piece]) -> Iterator[PlacedPiece]:
@@ -85,6 +78,15 @@ def fused(
         else:
             each.of(whole)[...] = rows
     return whole
+
+
+def as_stored(part: np.ndarray, piece: Piece, head_dim: int) -> np.ndarray:
+    """What a tensor has of a parameter, or some of its rows, as it lies in a file."""
+    if piece.transposed:
+        part = _transpose(part, np.empty(part.shape[::-1], part.dtype))
+    if piece.paired:
+        part = halves(part, head_dim)
+    return np.ascontiguousarray(part)
 
 
 def widened(stored: np.ndarray) -> np.ndarray:
@@ -120,14 +122,6 @@ def _bf16(numbers: np.ndarray) -> np.ndarray:
     return whole
 
 
-def _as_stored(part: np.ndarray, piece: Piece, head_dim: int) -> np.ndarray:
-    if piece.transposed:
-        part = _transpose(part, np.empty(part.shape[::-1], part.dtype))
-    if piece.paired:
-        part = _halves(part, head_dim)
-    return np.ascontiguousarray(part)
-
-
 def _transpose(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Fill the target. A whole line of cache is written at once: numpy's own way takes three times as long."""
     for begin in range(0, len(source), _ROWS_AT_ONCE):
@@ -137,12 +131,12 @@ def _transpose(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _pairs(rows: np.ndarray, head_dim: int) -> np.ndarray:
-    """The inverse of `_halves`."""
+    """The inverse of `halves`."""
     heads = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:])
     return heads.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _halves(rows: np.ndarray, head_dim: int) -> np.ndarray:
+def halves(rows: np.ndarray, head_dim: int) -> np.ndarray:
     """Our adjacent pairs → first halves, then second halves of each head. Dimension 0."""
     heads = rows.reshape(-1, head_dim // 2, 2, *rows.shape[1:])
     return heads.swapaxes(1, 2).reshape(rows.shape)

@@ -6,14 +6,14 @@ parameter. Compiled, or in numpy; `hpcrl.engines.checksum` has the same in torch
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from hpcrl.families.places import Span
 from hpcrl.ops.library import compiled
-from hpcrl.ops.rectangles import Memory, Runs, check
+from hpcrl.ops.rectangles import Memory, check
 
 SIZES = (2, 4, 8)
 MASK = 2**64 - 1
@@ -27,26 +27,38 @@ def number_of(parameter: str) -> int:
     return int.from_bytes(hashlib.blake2b(parameter.encode(), digest_size=8).digest(), "little") >> 4
 
 
-def checksum_of(array: np.ndarray, spans: Sequence[Span]) -> int:
-    """That of a contiguous 1-D array, which has its elements where `spans` say."""
-    total = compiled_total(Memory(array.ctypes.data, len(array), array.itemsize), spans)
-    return ((total_in_numpy(array, spans) if total is None else total) * ODD_STEP) & MASK
+class Weights:
+    """Where rectangles lie in a buffer, and what their elements weigh in a checksum: of any array that has its own
+    there. Raises ValueError where a rectangle leaves a buffer of `numel` elements."""
+
+    def __init__(self, spans: Sequence[Span], numel: int) -> None:
+        places = [span.place for span in spans]
+        columns = [(span.offset, span.step, span.place.rows, span.place.run) for span in spans]
+        placed = np.array(columns, np.int64).reshape(-1, 4).T.copy()
+        check(Memory(0, numel, 1), *placed)
+        firsts = [(2 * (number_of(place.parameter) + place.first) + 1) & MASK for place in places]
+        weights = np.array([firsts, [2 * place.stride for place in places]], np.uint64)
+        self.count, self.numel = len(spans), numel
+        self._columns = (*placed, *weights)
+        self.addresses = [ctypes.c_void_p(column.ctypes.data) for column in self._columns]
+        """Of offsets, steps, rows, runs; of the weight of each rectangle's first element, which grows by 2 from element
+        to element, and of how much it grows from run to run."""
+
+
+def checksums_of(arrays: Iterable[np.ndarray], spans: Sequence[Span], numel: int) -> list[int]:
+    """Those of contiguous 1-D arrays of `numel` elements, which all have theirs where `spans` say. They are asked for
+    one after another."""
+    weights, found = Weights(spans, numel), []
+    for array in arrays:
+        total = compiled_checksum(Memory(array.ctypes.data, len(array), array.itemsize), weights)
+        total = total_in_numpy(array, spans) if total is None else total
+        found.append((total * ODD_STEP) & MASK)
+    return found
 
 
 def compiled_total(memory: Memory, spans: Sequence[Span]) -> int | None:
-    """Σ bits · (2(n + i) + 1) mod 2^64 of host memory; None where it is not compiled."""
-    places = [span.place for span in spans]
-    columns = [(span.offset, span.step, span.place.rows, span.place.run) for span in spans]
-    offsets, steps, rows, runs = np.array(columns, np.int64).reshape(-1, 4).T
-    weights = [(2 * (number_of(place.parameter) + place.first) + 1) & MASK for place in places]
-    return compiled_checksum(
-        memory,
-        Runs(offsets, steps),
-        rows,
-        runs,
-        np.array(weights, np.uint64),
-        np.array([2 * place.stride for place in places], np.uint64),
-    )
+    """Σ bits · (2(n + i) + 1) mod 2^64 of host memory; None where it is not compiled. Raises ValueError as above."""
+    return compiled_checksum(memory, Weights(spans, memory.numel))
 
 
 def total_in_numpy(array: np.ndarray, spans: Sequence[Span]) -> int:
@@ -66,26 +78,18 @@ def total_in_numpy(array: np.ndarray, spans: Sequence[Span]) -> int:
     return total & MASK
 
 
-def compiled_checksum(
-    memory: Memory, placed: Runs, rows_N: np.ndarray, runs_N: np.ndarray, weights_N: np.ndarray, steps_N: np.ndarray
-) -> int | None:
-    """Σ bits · weight mod 2^64, where bits are signed. The weight of a rectangle's first element is `weights_N`; it
-    grows by 2 from element to element and by `steps_N` from run to run; uint64. None where nothing was compiled.
-
-    Raises ValueError where a rectangle leaves its buffer.
-    """
+def compiled_checksum(memory: Memory, weights: Weights) -> int | None:
+    """Σ bits · weight mod 2^64, where bits are signed. None where nothing was compiled."""
+    assert memory.numel >= weights.numel, (memory.numel, weights.numel)
     library = compiled()
     if library is None or memory.itemsize not in SIZES:
         return None
-    columns = [np.ascontiguousarray(column, np.int64) for column in (*placed, rows_N, runs_N)]
-    check(memory, *columns)
-    columns += [np.ascontiguousarray(column, np.uint64) for column in (weights_N, steps_N)]
     library.hpcrl_checksum.restype = ctypes.c_uint64
     return int(
         library.hpcrl_checksum(
             ctypes.c_void_p(memory.address),
-            *(column.ctypes.data_as(ctypes.c_void_p) for column in columns),
-            ctypes.c_int64(len(rows_N)),
+            *weights.addresses,
+            ctypes.c_int64(weights.count),
             ctypes.c_int64(memory.itemsize),
         )
     )

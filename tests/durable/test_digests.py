@@ -26,11 +26,12 @@ SPANS = (
 SAID = {"updates": 21, "algorithm": {"kl_coef": 0.1}}
 
 
-@pytest.mark.parametrize("piece", [1 << 20, 37])
+@pytest.mark.parametrize(("piece", "share"), [(1 << 20, 1 << 20), (37, 1 << 20), (37, 101)])
 def test_it_is_the_digest_of_the_engine_that_saved_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, share: int
 ) -> None:
     monkeypatch.setattr(digests, "PIECE", piece)
+    monkeypatch.setattr(digests, "SHARE", share)
     run, draw = make_run(tmp_path / "run"), np.random.default_rng(0)
     parts, paths = [], []
     for rank, spans in enumerate(SPANS):
