@@ -22,6 +22,7 @@ import durability
 import exports
 import layouts
 import logs
+import long_runs
 import machine
 import moves
 import recording
@@ -246,6 +247,14 @@ SECTIONS: Mapping[str, Section] = {
         "roles are loaded, train steps after the checkpoint are replayed, and the step continues from its finished "
         "calls.",
         lambda work, _: recovery.recovery(work, DEMOS),
+    ),
+    "long_runs": Section(
+        "Recovery of a long run",
+        "What a master does before it waits for its nodes: it asks how the attempts before went, compares journals and "
+        "parses recent lines, verifies spills and manifests, links them, writes metrics. The run is made: PPO's six "
+        "calls, four of them in 128 parts, a checkpoint without shards every 10 steps, two of them kept. A process of "
+        "its own, of whose start nothing is counted, medians of three, the journal in the cache.",
+        lambda work, _: long_runs.long_runs(work),
     ),
     "slurm": Section(
         "On Slurm",

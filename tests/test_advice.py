@@ -1523,7 +1523,7 @@ ELSEWHERE = {
     "agent/zygote.py: Put this node's environment right, then resume.": (
         "agent/test_notices.py::test_who_cannot_tell_the_master_is_heard_all_the_same"
     ),
-    "durable/history.py: Make it readable, then resume. Without it, what it recorded is made again.": (
+    "durable/journals.py: Make it readable, then resume. Without it, what it recorded is made again.": (
         "master/test_damaged_documents.py::test_a_process_that_meets_a_damaged_file_says_so_and_its_advice_helps"
     ),
     "launch/slurm/launcher.py: Try again later, or with --cluster slurm to hear more; --cluster local runs on this "

@@ -55,6 +55,11 @@ class AppendLog:
                 raise DiskFullError(self.path, len(data)) from error
             raise
 
+    def flush(self) -> None:
+        """Bring to the disk what a log holds that is no durable one."""
+        with naming_full_disk(self.path, None):
+            os.fsync(self._descriptor)
+
     def close(self) -> None:
         os.close(self._descriptor)
 

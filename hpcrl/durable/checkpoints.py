@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from hpcrl.durable.files import DamagedFileError, FileRef, Files, unreadable
+from hpcrl.durable.older_lines import OlderLines
 
 READERS = 4
 _DTYPES: Mapping[str, str] = {
@@ -66,7 +67,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     `roles` maps a changed role to its shards in rank order, however many ranks it had; they lie in the manifest's own
     directory. `epoch` and `cursor` are where the data stood once the step's batch was taken, as in `Opened`. `digests`
-    are those of the roles' parameters, as in the record of the step's train_step.
+    are those of the roles' parameters, as in the record of the step's train_step. `older` says what the lines of the
+    journals amount to that need not be read with this checkpoint; None where all are.
     """
 
     step: int
@@ -75,6 +77,7 @@ class Manifest(msgspec.Struct, frozen=True):
     epoch: int
     cursor: int
     digests: dict[str, str]
+    older: OlderLines | None = None
 
 
 def write_shard(

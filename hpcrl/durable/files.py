@@ -205,14 +205,14 @@ class Files:
                 self.make_directory(path)
         return path
 
-    def read(self, path: Path) -> bytes:
-        """The whole content. FileNotFoundError where it is missing."""
-        return b"".join(self._pieces(path))
+    def read(self, path: Path, start: int = 0, stop: int | None = None) -> bytes:
+        """The content, or what of it lies there. FileNotFoundError where it is missing."""
+        return b"".join(self.pieces(path, start, stop))
 
-    def read_document(self, path: Path, advice: str) -> bytes:
-        """The whole content of a file that has to be there. Raises InternalError where it cannot be read."""
+    def read_document(self, path: Path, advice: str, start: int = 0, stop: int | None = None) -> bytes:
+        """The same of a file that has to be there. Raises InternalError where it cannot be read."""
         try:
-            return self.read(path)
+            return self.read(path, start, stop)
         except OSError as error:
             raise InternalError(f"{unreadable(path, error)}.", advice) from error
 
@@ -230,7 +230,7 @@ class Files:
         """What is wrong with a file, by size and CRC; None if nothing is."""
         size = crc32 = 0
         try:
-            for piece in self._pieces(self.path(ref)):
+            for piece in self.pieces(self.path(ref)):
                 size += len(piece)
                 crc32 = zlib.crc32(piece, crc32)
         except OSError as error:
@@ -256,17 +256,17 @@ class Files:
     def path(self, ref: FileRef) -> Path:
         return self.root / ref.name
 
-    def _pieces(self, path: Path) -> Iterator[bytes]:
-        """The content in pieces.
+    def pieces(self, path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The content, or what of it lies there, in pieces.
 
         On a network disk a handle can go stale, and a name be remembered as missing: then it is opened again.
         """
-        offset = retries = 0
+        offset, retries = start, 0
         while True:
             try:
                 with open(path, "rb", buffering=0) as file:
                     file.seek(offset)
-                    while piece := file.read(PIECE_BYTES):
+                    while piece := file.read(PIECE_BYTES if stop is None else min(PIECE_BYTES, stop - offset)):
                         offset += len(piece)
                         yield piece
                 return

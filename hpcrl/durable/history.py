@@ -2,11 +2,13 @@
 
 The newest attempt with a valid `adopted.json` says which prefixes of older journals count; its own journal counts as
 far as it is whole. What is in none of these counts for nothing, whoever wrote it and whenever. Changes nothing on disk.
+
+Whoever needs the lines on the newest steps only has a checkpoint's manifest tell what the older ones amount to
+(`older_lines`). These are compared by their checksums then; where one differs, all lines are read.
 """
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -16,7 +18,6 @@ from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
-    Broken,
     Checkpointed,
     Chosen,
     Closed,
@@ -27,16 +28,14 @@ from hpcrl.durable.journal import (
     Forked,
     Opened,
     Prefix,
-    Stopped,
     Trained,
     decode_line,
     parse,
 )
+from hpcrl.durable.journals import JournalPart, read_journal, size_of
+from hpcrl.durable.recent import Older, find_older
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import StepLines, steps_in
-
-FINISHED = (Done, Trained, Closed, Checkpointed)
-"""Lines that say that work was finished."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +53,17 @@ class History:
 
     `newest` is the attempt whose beliefs these are, None before the first; `published` is the newest one that has an
     `adopted.json`, damaged or not. `files` maps names in the lines of older attempts to the names under which `newest`
-    keeps the files.
+    keeps the files. `older` is what lines amount to that come before `lines`, None where there are none.
     """
 
     newest: int | None = None
     published: int | None = None
     lines: tuple[Line, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    journals: Mapping[int, bytes] = field(default_factory=dict)
+    journals: Mapping[int, JournalPart] = field(default_factory=dict)
     adopted: Mapping[int, Prefix] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
+    older: Older | None = None
 
     def current(self, ref: FileRef) -> FileRef:
         """The file that a line names, under the name that it has now."""
@@ -75,15 +75,15 @@ class History:
         A journal that is believed as far as it was before keeps its old size and CRC, even if it has been damaged
         since: the next reader is to notice the damage too.
         """
-        prefixes = []
+        prefixes = {} if self.older is None else {each.attempt: each for each in self.older.lines.prefixes}
         behind = {line.attempt for line in self.lines[count:]}
         for attempt, lines in groupby(self.lines[:count], key=lambda line: line.attempt):
             if attempt in self.adopted and attempt not in behind:
-                prefixes.append(self.adopted[attempt])
+                prefixes[attempt] = self.adopted[attempt]
             else:
                 size = max(line.end for line in lines)
-                prefixes.append(Prefix(attempt, size, zlib.crc32(self.journals[attempt][:size])))
-        return tuple(prefixes)
+                prefixes[attempt] = Prefix(attempt, size, self.journals[attempt].until(size))
+        return tuple(prefixes.values())
 
 
 @dataclass
@@ -97,9 +97,8 @@ class Gaps:
     newest: int | None = -1
     lines: StepLines | None = None
 
-    def shown(self, attempt: int, lines: Iterable[tuple[int, Event | None]]) -> Iterator[Line]:
-        """The lines, with one that is lost before each that presupposes a lost one."""
-        before = 0
+    def shown(self, attempt: int, lines: Iterable[tuple[int, Event | None]], before: int = 0) -> Iterator[Line]:
+        """The lines behind byte `before`, with one that is lost before each that presupposes a lost one."""
         for end, event in lines:
             if self._follows_a_gap(event):
                 yield Line(attempt, before, None)
@@ -136,14 +135,19 @@ class Gaps:
         return lacks
 
 
-def read_history(run: RunDirectory, before: int | None = None) -> History:
-    """What attempts older than `before` (all, if None) left to believe."""
+def read_history(run: RunDirectory, before: int | None = None, recent: int | None = None) -> History:
+    """What attempts older than `before` (all, if None) left to believe.
+
+    With `recent`, lines older than those on which so many of the newest checkpoints rest are not parsed, where the run
+    says what they amount to.
+    """
     damage: list[str] = []
     published = published_attempts(run, before)
     for number in published:
         adopted = _read_adopted(run, number, damage)
         if adopted is not None:
-            return _believe(run, published[0], number, adopted, damage)
+            older = None if recent is None else find_older(run, number, adopted, recent)
+            return _believe(run, History(number, published[0], files=adopted.files, older=older), adopted, damage)
     return History(published=max(published, default=None), damage=tuple(damage))
 
 
@@ -165,7 +169,7 @@ def has_new_attempt(run: RunDirectory, history: History, before: int) -> bool:
 
 def has_grown(run: RunDirectory, history: History) -> bool:
     """Whether its newest attempt has written lines since the history was read."""
-    return history.newest is not None and len(_journal(run, history.newest)) > len(history.journals[history.newest])
+    return history.newest is not None and size_of(run, history.newest) > history.journals[history.newest].size
 
 
 def published_attempts(run: RunDirectory, before: int | None = None) -> list[int]:
@@ -217,62 +221,9 @@ def _damaged(history: History) -> list[Damaged]:
 
 def accepted_inputs(history: History) -> dict[str, str]:
     """Name → fingerprint of the inputs that the user let change."""
+    before = {} if history.older is None else history.older.lines.accepted
     events = [line.event for line in history.lines]
-    return {event.name: event.fingerprint for event in events if isinstance(event, Accepted)}
-
-
-def attempts_without_progress(run: RunDirectory, submission: str) -> int:
-    """How many of the newest attempts, one after another, are of this submission and finished nothing.
-
-    An attempt that ended in good order, as one for which no node came, is passed over, and one that found a checkpoint
-    damaged: the next one does not try it again.
-    """
-    fruitless = _fruitless_attempts(run, submission)
-    return sum(not any(isinstance(event, Stopped | Damaged) for event in _events(run, number)) for number in fruitless)
-
-
-def broken_operations(run: RunDirectory, submission: str) -> frozenset[Broken]:
-    """What broke while everybody was alive, in the newest attempts of this submission, back to the one that trained
-    anything, and in that one. (Other calls may be finished between two failures of a train_step.)"""
-    found: set[Broken] = set()
-    for number in reversed(run.numbers()):
-        claim = run.read_claim(number)
-        if claim is None or claim.submission != submission:
-            break
-        events = _events(run, number)
-        found.update(event for event in events if isinstance(event, Broken))
-        if any(isinstance(event, Trained | Closed) for event in events):
-            break
-    return frozenset(found)
-
-
-def failed_rendezvous(run: RunDirectory, submission: str) -> int:
-    """How often, since something was finished, this submission's master has waited for nodes that did not come."""
-    verdicts = map(run.read_verdict, _fruitless_attempts(run, submission))
-    return sum(verdict is not None and verdict.state == "incomplete" for verdict in verdicts)
-
-
-def progress_of(run: RunDirectory) -> str:
-    """How far the run is: a text that changes with everything that is finished. Reads the newest journals only."""
-    for number in reversed(run.numbers()):
-        if finished := sum(isinstance(event, FINISHED) for event in _events(run, number)):
-            return f"attempt {number}: {finished}"
-    return ""
-
-
-def _fruitless_attempts(run: RunDirectory, submission: str) -> Iterator[int]:
-    """The newest attempts of this submission, the newest first, back to the one that finished something."""
-    for number in reversed(run.numbers()):
-        claim = run.read_claim(number)
-        if claim is None or claim.submission != submission:
-            return
-        if any(isinstance(event, FINISHED) for event in _events(run, number)):
-            return
-        yield number
-
-
-def _events(run: RunDirectory, number: int) -> list[Event | None]:
-    return [event for _, event in parse(_journal(run, number))]
+    return before | {event.name: event.fingerprint for event in events if isinstance(event, Accepted)}
 
 
 def _read_adopted(run: RunDirectory, number: int, damage: list[str]) -> Adopted | None:
@@ -281,47 +232,49 @@ def _read_adopted(run: RunDirectory, number: int, damage: list[str]) -> Adopted 
     adopted = decode_line(_read_if_possible(run, path))
     if not isinstance(adopted, Adopted):
         damage.append(f"{run.files.name(path)} is damaged")
-        adopted = decode_line(_journal(run, number).partition(b"\n")[0] + b"\n")
+        adopted = decode_line(read_journal(run, number).partition(b"\n")[0] + b"\n")
     return adopted if isinstance(adopted, Adopted) else None
 
 
-def _believe(run: RunDirectory, published: int, newest: int, adopted: Adopted, damage: list[str]) -> History:
-    journals = {prefix.attempt: _journal(run, prefix.attempt)[: prefix.size] for prefix in adopted.prefixes}
-    journals[newest] = _journal(run, newest)
+def _believe(run: RunDirectory, history: History, adopted: Adopted, damage: list[str]) -> History:
+    """The history with its lines; so far it knows what they follow."""
     prefixes = {prefix.attempt: prefix for prefix in adopted.prefixes}
-    lines: list[Line] = []
-    gaps = Gaps()
-    for attempt, data in journals.items():
-        mine = [*gaps.shown(attempt, parse(data))]
+    journals, lines = dict[int, JournalPart](), list[Line]()
+    older = None if history.older is None else history.older.lines
+    gaps = Gaps() if older is None else Gaps(older.newest)
+    assert history.newest is not None, "the newest attempt says what is believed"
+    for attempt in (*prefixes, history.newest):
         prefix = prefixes.get(attempt)
-        if prefix is not None and _has_lost_more(data, prefix, mine):
-            mine.append(Line(attempt, len(data), None))
+        begin = older.prefixes[-1] if older is not None else Prefix(-1, 0, 0)
+        if attempt < begin.attempt:
+            continue
+        if attempt > begin.attempt:
+            begin = Prefix(attempt, 0, 0)
+        stop = None if prefix is None else prefix.size
+        part = JournalPart(read_journal(run, attempt, begin.size, stop), begin.size, begin.crc32)
+        mine = [*gaps.shown(attempt, ((begin.size + end, event) for end, event in parse(part.data)), begin.size)]
+        if prefix is not None and _has_lost_more(part, prefix, mine):
+            mine.append(Line(attempt, part.size, None))
+        before = older.lines if older is not None and begin.size else 0
         damage += [
-            f"{run.files.name(run.journal(attempt))}: line {i + 1} is damaged or lost"
+            f"{run.files.name(run.journal(attempt))}: line {before + i + 1} is damaged or lost"
             for i, line in enumerate(mine)
             if line.event is None
         ]
+        journals[attempt] = part
         lines += mine
-    return History(newest, published, tuple(lines), adopted.files, journals, prefixes, tuple(damage))
+    return replace(history, lines=tuple(lines), journals=journals, adopted=prefixes, damage=tuple(damage))
 
 
-def _has_lost_more(data: bytes, prefix: Prefix, lines: Sequence[Line]) -> bool:
+def _has_lost_more(part: JournalPart, prefix: Prefix, lines: Sequence[Line]) -> bool:
     """Whether a journal differs from what was believed before, beyond what its damaged lines explain."""
-    if len(data) < prefix.size:
+    if part.size < prefix.size:
         return True
-    return zlib.crc32(data) != prefix.crc32 and all(line.event is not None for line in lines)
+    return part.until(part.size) != prefix.crc32 and all(line.event is not None for line in lines)
 
 
 def _opens_after(line: Line, cut: int) -> bool:
     return isinstance(line.event, Opened) and line.event.step > cut
-
-
-def _journal(run: RunDirectory, attempt: int) -> bytes:
-    """One that is lost says nothing. One that cannot be read now may be readable later: raises InternalError."""
-    path = run.journal(attempt)
-    if path.name not in run.files.listing(path.parent):
-        return b""
-    return run.files.read_document(path, "Make it readable, then resume. Without it, what it recorded is made again.")
 
 
 def _read_if_possible(run: RunDirectory, path: Path) -> bytes:

@@ -72,7 +72,7 @@ def indexes_to_try(run: RunDirectory) -> ScratchIndexes:
 
 def indexes_of(run: RunDirectory, submission: str) -> RunIndexes:
     """For the master of a submission: of files as they were submitted, or accepted since."""
-    accepted = accepted_inputs(read_history(run)) | run.accepted_by(submission)
+    accepted = accepted_inputs(read_history(run, recent=1)) | run.accepted_by(submission)
     return RunIndexes(run, run.read_run().inputs | accepted, makes=True)
 
 

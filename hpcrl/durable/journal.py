@@ -300,12 +300,14 @@ class Journal:
     def __init__(self, log: AppendLog) -> None:
         self._log = log
 
-    def append(self, events: Sequence[Event]) -> None:
-        """Make the events durable, in this order, with one write and one fsync.
+    def append(self, events: Sequence[Event]) -> list[bytes]:
+        """Make the events durable, in this order, with one write and one fsync. Their lines.
 
         Raises TypeError or msgspec.ValidationError for an event that could not be read back: nothing is written then.
         """
-        self._log.append([encode_line(event) for event in events])
+        lines = [encode_line(event) for event in events]
+        self._log.append(lines)
+        return lines
 
     def close(self) -> None:
         self._log.close()

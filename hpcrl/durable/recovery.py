@@ -15,23 +15,21 @@ import msgspec
 from hpcrl.durable.checkpoints import Manifest, read_manifest
 from hpcrl.durable.exclusive import sync_directory
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.history import has_grown, has_new_attempt, read_history
+from hpcrl.durable.history import has_grown, has_new_attempt
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
-    Archived,
     Blended,
     Closed,
     Done,
     Event,
     Exported,
-    Journal,
     Numerics,
-    Opened,
     Trained,
     encode_line,
-    open_journal,
 )
+from hpcrl.durable.older_lines import FoldedJournal, OlderFold, archives_in
+from hpcrl.durable.recent import Older
 from hpcrl.durable.retention import remove_litter
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import StepLines, steps_in
@@ -59,9 +57,10 @@ class RecoveryPlan:
     `opened` are the later steps that were opened, with all lines of their making, `closed` those of them that were
     closed. The outputs of `recorded` units are read. `replay` are train steps to be executed again, in this order.
     `lost` units were finished, but their files are damaged: they are computed again, as their lines say. `metrics` are
-    the rows of all closed steps, the earlier ones included. `exports` are all steps after which roles are exported.
-    `numerics` are those of the newest train_step or blend of each call. `left` is what open steps, and closed ones
-    without an archive, have left, the latter also of before the checkpoint.
+    the rows of all closed steps, the earlier ones included. `exports` are the steps, from the checkpoint's on, after
+    which roles are exported, `exported` what of this is done. `numerics` are those of the newest train_step or blend of
+    each call. `left` is what open steps, and closed ones without an archive, have left, the latter also of before the
+    checkpoint.
     """
 
     checkpoint: Manifest | None = None
@@ -102,19 +101,20 @@ def plan_recovery(
     spills: Mapping[str, FileRef],
     changed_by: Mapping[str, str],
     damage: Sequence[str] = (),
+    older: Older | None = None,
 ) -> RecoveryPlan:
     """Decide where to go on.
 
-    `events` are the believed ones, `checkpoints` the valid ones, newest first. `spills` maps the name of every spill
-    that is whole, as the events have it, to the file now. `changed_by` maps the calls that change roles, in the order
-    in which a step executes them, to their roles.
+    `events` are the believed ones, which follow `older` ones, `checkpoints` the valid ones, newest first. `spills` maps
+    the name of every spill that is whole, as the events have it, to the file now. `changed_by` maps the calls that
+    change roles, in the order in which a step executes them, to their roles.
     """
     checkpoint = checkpoints[0] if checkpoints else None
     cut = None if checkpoint is None else checkpoint.step
     recorded: dict[UnitKey, Recorded] = {}
     lost: dict[UnitKey, Done] = {}
     replay: list[Trained] = []
-    steps = steps_after(events, cut)
+    made, steps = steps_in(events), steps_after(events, cut)
     left = {number: leavings(step, spills, over=True) for number, step in unarchived_until(events, cut).items()}
     left |= {number: leavings(step, spills, over=False) for number, step in steps.items() if not step.archived}
     for step in steps.values():
@@ -125,36 +125,56 @@ def plan_recovery(
             else:
                 recorded[unit] = found
         replay += [step.trained[call] for call in changed_by if call in step.trained]
-    rows = {event.step: event for event in events if isinstance(event, Closed)}
-    trained = [event for event in events if isinstance(event, Trained)]
+    closed = (*(() if older is None else older.rows), *(event for event in events if isinstance(event, Closed)))
+    first = 0 if cut is None else cut
+    accepted, numerics = _from_first_to_last(events, older)
     return RecoveryPlan(
         checkpoint=checkpoint,
         kept=tuple(checkpoints),
         opened=tuple(step.lines for step in steps.values()),
-        last_opened=max(steps_in(events).values(), key=lambda lines: lines.step, default=None),
+        last_opened=max(made.values(), key=lambda lines: lines.step, default=None),
         closed=frozenset(number for number, step in steps.items() if step.closed),
         recorded=recorded,
         replay=tuple(sorted(replay, key=lambda line: line.version)),
         lost=lost,
-        metrics=tuple(row for _, row in sorted(rows.items())),
-        exports=frozenset(event.step for event in events if isinstance(event, Opened) and event.export),
-        exported=frozenset((event.step, event.role) for event in events if isinstance(event, Exported)),
+        metrics=tuple(row for _, row in sorted({row.step: row for row in closed}.items())),
+        exports=frozenset(lines.step for lines in made.values() if lines.opened.export and lines.step >= first),
+        exported=frozenset((e.step, e.role) for e in events if isinstance(e, Exported) and e.step >= first),
         left=left,
-        accepted={event.name: event.fingerprint for event in events if isinstance(event, Accepted)},
-        numerics={line.call: line.numerics for line in sorted(trained, key=lambda line: line.version)},
+        accepted=accepted,
+        numerics=numerics,
         damage=tuple(damage),
     )
 
 
+def _from_first_to_last(events: Sequence[Event], older: Older | None) -> tuple[dict[str, str], dict[str, Numerics]]:
+    """The inputs that were accepted, and what the newest change of a role by each call depended on."""
+    accepted = {} if older is None else dict(older.lines.accepted)
+    newest = {} if older is None else {call: (it.version, it.numerics) for call, it in older.lines.numerics.items()}
+    for event in events:
+        if isinstance(event, Accepted):
+            accepted[event.name] = event.fingerprint
+        elif isinstance(event, Trained) and event.version >= newest.get(event.call, (0,))[0]:
+            newest[event.call] = event.version, event.numerics
+    return accepted, {call: numerics for call, (_, numerics) in newest.items()}
+
+
 def plan_next_attempt(run: RunDirectory, changed_by: Mapping[str, str], keep: int = 2) -> RecoveryPlan:
     """What the next attempt would do, from a look that changes nothing."""
-    survey = survey_run(run, read_history(run), changed_by.values(), keep)
-    return plan_recovery(survey.events, survey.checkpoints, survey.spills, changed_by, survey.damage)
+    survey = survey_run(run, changed_by.values(), keep)
+    return plan_surveyed(survey, survey.checkpoints, survey.spills, changed_by)
+
+
+def plan_surveyed(
+    survey: Survey, checkpoints: Sequence[Manifest], spills: Mapping[str, FileRef], changed_by: Mapping[str, str]
+) -> RecoveryPlan:
+    """As `plan_recovery`, of what was surveyed."""
+    return plan_recovery(survey.events, checkpoints, spills, changed_by, survey.damage, survey.history.older)
 
 
 def recover(
     run: RunDirectory, attempt: int, changed_by: Mapping[str, str], keep: int = 2
-) -> tuple[RecoveryPlan, Journal]:
+) -> tuple[RecoveryPlan, FoldedJournal]:
     """Take the run over: link what is usable under this attempt's number, publish what it believes, begin its journal.
 
     Files can vanish meanwhile only if an older attempt is still alive (it compacts and prunes what is its own, or
@@ -170,20 +190,41 @@ def recover(
     names = {name: file.name for name, file in files.items()}
     adopted = Adopted(survey.history.prefixes(survey.count), names)
     run.files.publish(run.adopted(attempt), encode_line(adopted), "adopted")
-    journal = open_journal(run.files, run.journal(attempt))
+    journal = _journal_behind(run, attempt, survey)
     journal.append([adopted])
     checkpoints = [read_manifest(run.files, files[name]) for name in survey.manifests]
-    plan = plan_recovery(survey.events, checkpoints, files, changed_by, survey.damage)
-    archived = {event.samples.name for event in survey.events if isinstance(event, Archived) and event.samples}
-    remove_litter(run, attempt, archived, {step for step, of in plan.left.items() if of.lost})
+    plan = plan_surveyed(survey, checkpoints, files, changed_by)
+    remove_litter(run, attempt, _archived(survey), {step for step, of in plan.left.items() if of.lost})
     return plan, journal
+
+
+def _journal_behind(run: RunDirectory, attempt: int, survey: Survey) -> FoldedJournal:
+    """Begin an attempt's journal, which knows what the lines that it believes amount to."""
+    history = survey.history
+    fold = OlderFold(None, ()) if history.older is None else OlderFold(history.older.lines, history.older.rows)
+    for number, lines in groupby(history.lines[: survey.count], key=lambda line: line.attempt):
+        fold.begin(number)
+        part = history.journals[number]
+        begin = part.start
+        for line in lines:
+            fold.feed(line.event, part.data[begin - part.start : line.end - part.start])
+            begin = line.end
+    fold.begin(attempt)
+    return FoldedJournal(run.files.open_log(run.journal(attempt), "journal"), fold)
+
+
+def _archived(survey: Survey) -> set[tuple[int, int]]:
+    """(step, attempt) of the archives that lines name."""
+    older = survey.history.older
+    found = set() if older is None else set(older.lines.archived)
+    return found | archives_in(survey.events)
 
 
 def _link_usable(run: RunDirectory, attempt: int, changed_roles: Collection[str], keep: int) -> Survey:
     """Survey the run and link all that is usable, again and again until nothing changed meanwhile."""
     linked: set[Path] = set()
     for _ in range(READS_OF_A_MOVING_RUN):
-        survey = survey_run(run, read_history(run, before=attempt), changed_roles, keep)
+        survey = survey_run(run, changed_roles, keep, before=attempt)
         usable = _usable(survey)
         vanished = not _link_all(run, attempt, usable, linked)
         explained = survey.damage and has_grown(run, survey.history)

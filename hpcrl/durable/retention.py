@@ -81,23 +81,24 @@ def prune(
 
 
 def remove_litter(
-    run: RunDirectory, attempt: int, archived: Collection[str] = (), lost: Collection[int] = ()
+    run: RunDirectory, attempt: int, archived: Collection[tuple[int, int]] = (), lost: Collection[int] = ()
 ) -> tuple[str, ...]:
     """Remove the temporary files of older attempts' killed processes, and what they left in samples/ without a line of
     the journal, which would tell of samples twice, and what killed exports left; returns the names removed, of these
     apart.
 
-    `archived` are the archives that lines name. Of steps that are `lost`, of which none can be made again, all stay.
+    `archived` are (step, attempt) of the archives that lines name. Of steps that are `lost`, of which none can be made
+    again, all stay.
     """
     remove_dead(run)
     removed = []
     for folder in (run.samples / name for name in run.files.listing(run.samples)):
         for name in run.files.listing(folder) if folder.is_dir() else ():
-            path, number = folder / name, attempt_of(name)
-            unnamed = run.files.name(path) not in archived and step_of(name) not in lost
-            if number is not None and number < attempt and unnamed:
-                run.files.remove_tree(path)
-                removed.append(run.files.name(path))
+            step, number = step_of(name), attempt_of(name)
+            unnamed = is_temporary(name) or (step, number) not in archived
+            if number is not None and number < attempt and unnamed and step not in lost:
+                run.files.remove_tree(folder / name)
+                removed.append(run.files.name(folder / name))
     for top in (run.spills, run.checkpoints, run.exports):
         for folder in (top, *(top / name for name in run.files.listing(top) if (top / name).is_dir())):
             for name in run.files.listing(folder):

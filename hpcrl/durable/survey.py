@@ -12,8 +12,8 @@ import msgspec
 
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
 from hpcrl.durable.files import DamagedFileError, FileRef
-from hpcrl.durable.history import History, believed_count, checkpoint_lines, other_bits
-from hpcrl.durable.journal import Archived, Checkpointed, Closed, Compacted, Done, Event, Opened, Trained
+from hpcrl.durable.history import History, believed_count, checkpoint_lines, other_bits, read_history
+from hpcrl.durable.journal import Archived, Checkpointed, Closed, Compacted, Done, Event, Opened, Pruned, Trained
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef, group_name
@@ -80,16 +80,27 @@ class Survey:
         return tuple(line.event for line in lines if line.event is not None)
 
 
-def survey_run(run: RunDirectory, history: History, changed_roles: Collection[str], keep: int) -> Survey:
+def survey_run(run: RunDirectory, changed_roles: Collection[str], keep: int, before: int | None = None) -> Survey:
     """Verify what a recovery may need: the newest valid checkpoints, all spills behind the oldest of them, and those of
-    steps before that have no archive yet.
+    steps before that have no archive yet; of what attempts older than `before` (all, if None) left.
 
-    `keep` checkpoints are looked for, at least two; older ones are not read.
+    `keep` checkpoints are looked for, at least two; older ones are not read. Nor are older lines, if the recent ones
+    have so many, or all that there are.
     """
-    damage = list(history.damage)
-    found = ((line, _valid_manifest(run, history, line, changed_roles, damage)) for line in checkpoint_lines(history))
+    keep = max(keep, LEAST_KEPT)
+    recent = survey_of(run, read_history(run, before, recent=keep), changed_roles, keep)
+    if _suffices(recent, keep):
+        return recent
+    return survey_of(run, read_history(run, before), changed_roles, keep)
+
+
+def survey_of(run: RunDirectory, history: History, changed_roles: Collection[str], keep: int) -> Survey:
+    """The same, of this history, as far as it goes."""
+    damage, pruned = list(history.damage), _pruned(history)
+    lines = (line for line in checkpoint_lines(history) if line.step >= pruned)
+    found = ((line, _valid_manifest(run, history, line, changed_roles, damage)) for line in lines)
     usable = ((line, manifest) for line, manifest in found if manifest is not None)
-    valid = list(islice(usable, max(keep, LEAST_KEPT)))
+    valid = list(islice(usable, keep))
     checkpoints = tuple(manifest for _, manifest in valid)
     damage += other_bits(history, after=checkpoints[0].step if checkpoints else None)
     count = believed_count(history.lines, checkpoints[0].step if checkpoints else None)
@@ -97,6 +108,25 @@ def survey_run(run: RunDirectory, history: History, changed_roles: Collection[st
     spills = _whole_spills(run, history, events, checkpoints[-1].step if checkpoints else None, damage)
     manifests = {line.manifest.name: history.current(line.manifest) for line, _ in valid}
     return Survey(history, count, checkpoints, manifests, spills, tuple(damage))
+
+
+def _suffices(survey: Survey, keep: int) -> bool:
+    """Whether all lines could not say more: the line counts that says what older ones amount to, and no checkpoint is
+    lacking that older lines may have."""
+    older = survey.history.older
+    if older is None:
+        return True
+    named = (line.event for line in survey.history.lines if isinstance(line.event, Checkpointed))
+    steps = [event.step for event in named if event.step < older.lines.step]
+    steps += [] if older.lines.checkpoint is None else [older.lines.checkpoint]
+    is_all = max(steps, default=-1) < _pruned(survey.history)
+    has_all = len(survey.checkpoints) >= (1 if is_all else keep)
+    return has_all and older.told_by in survey.events
+
+
+def _pruned(history: History) -> int:
+    """The checkpoints of steps before this one were removed."""
+    return max((line.event.before_step for line in history.lines if isinstance(line.event, Pruned)), default=0)
 
 
 def steps_after(events: Sequence[Event], cut: int | None) -> dict[int, StepRecord]:

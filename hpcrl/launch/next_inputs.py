@@ -29,7 +29,7 @@ def next_inputs(
         DataError: others changed, cannot be read, or lack rows that steps still need.
         ConfigurationError: `accepted` names what is neither an input nor code.
     """
-    before = run.read_run().inputs | accepted_inputs(read_history(run))
+    before = run.read_run().inputs | accepted_inputs(read_history(run, recent=1))
     inputs, contents = input_files(experiment, algorithm_of(experiment).rows), Contents(read_seen(run))
     known = sorted({*before, *inputs, *code})
     if strange := sorted(set(accepted) - set(known)):

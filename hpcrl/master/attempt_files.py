@@ -12,7 +12,8 @@ from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, SavedRole, write_manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import checkpoint_lines, read_history
-from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported, Journal
+from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported
+from hpcrl.durable.older_lines import FoldedJournal
 from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory
@@ -79,7 +80,7 @@ class AttemptFiles:
         run: RunDirectory,
         number: int,
         recovery: RecoveryPlan,
-        journal: Journal,
+        journal: FoldedJournal,
         events: EventLog,
         changed_roles: Sequence[str],
         keep: int,
@@ -190,7 +191,8 @@ class AttemptFiles:
         """All shards of a cut are there and its step is closed: name it, then drop what it makes superfluous."""
         shards = {role: tuple(refs) for role, refs in roles.items()}
         step = of.step
-        manifest = Manifest(step, self.number, shards, of.opened.epoch, of.cursor, dict(digests))
+        older = self._journal.older_than(step, self._rows.first)
+        manifest = Manifest(step, self.number, shards, of.opened.epoch, of.cursor, dict(digests), older)
         path = self._run.manifest(step, self.number)
         ref = write_manifest(self._run.files, path, manifest)
         self.append([Checkpointed(step, ref)])

@@ -14,8 +14,8 @@ from pathlib import Path
 from hpcrl.config.changes import RunSettings, under
 from hpcrl.config.cluster import Abilities
 from hpcrl.dataflow.graph import changes
+from hpcrl.durable.attempts import attempts_without_progress, broken_operations
 from hpcrl.durable.files import DamagedFileError
-from hpcrl.durable.history import attempts_without_progress, broken_operations
 from hpcrl.durable.indexes import indexes_of
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.durable.history import failed_rendezvous
+from hpcrl.durable.attempts import failed_rendezvous
 from hpcrl.durable.notices import read_notices
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory

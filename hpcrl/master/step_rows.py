@@ -1,6 +1,5 @@
 """What an attempt shows of its steps: metrics.jsonl, costs.jsonl, live.json. Nothing is ever decided by one."""
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -9,6 +8,8 @@ import msgspec
 
 from hpcrl.cost_fold import CostFold, SeenFold
 from hpcrl.costs import Live, encode, encode_live
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.metrics_log import MetricsLog
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry
 from hpcrl.progress import Progress
@@ -33,15 +34,16 @@ class StepRows:
         before: Iterable[Mapping[str, float]],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._metrics = run.files.open_log(run.metrics(number), "metrics", flush=False)
+        self._metrics = MetricsLog(run, number)
         self._costs = run.files.open_log(run.costs(number), "costs", flush=False)
         self._live = LiveFile(lambda data: run.files.replace(run.live(number), data), monotonic)
         self._monotonic = monotonic
         self._added_up, self._seen = CostFold(), SeenFold()
         self.whereabouts: Whereabouts = dict
-        lines = [_line(row) for row in before if self._seen.feed(row)]
-        if lines:
-            self._metrics.append(lines)
+        before = [*before]
+        self._metrics.append(before)
+        for row in before:
+            self._seen.feed(row)
 
     def feed(self, entry: Entry) -> None:
         """Count what an event says."""
@@ -53,8 +55,12 @@ class StepRows:
 
     def closed(self, entry: Entry, metrics: Mapping[str, float], events: int) -> None:
         """A step has closed, as this event says; `events` bytes of them are written."""
-        self._metrics.append([_line(metrics)])
+        self._metrics.append([metrics])
         self._costs.append([encode(self._added_up.row(entry, events, self._seen.feed(metrics)))])
+
+    def first(self, rows: int) -> FileRef:
+        """What holds so many rows of metrics, from the first on."""
+        return self._metrics.first(rows)
 
     def show(self, at_once: bool = False) -> None:
         """Replace `live.json`, if anything has changed, and not too soon."""
@@ -90,7 +96,3 @@ class LiveFile:
                 self._write(encode_live(live))
         took_s = self._monotonic() - begun
         self._due = begun + max(LEAST_S, SHARE * took_s)
-
-
-def _line(row: Mapping[str, float]) -> bytes:
-    return json.dumps(row).encode() + b"\n"

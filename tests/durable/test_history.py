@@ -4,50 +4,30 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.events import checkpointed, done, journals, opened, trained
+from support.events import begin, checkpointed, done, journals, opened, trained
 from support.miniature import make_run
 
-from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import (
     History,
     Line,
     accepted_inputs,
-    attempts_without_progress,
     believed_count,
-    broken_operations,
     has_grown,
     has_new_attempt,
-    progress_of,
     read_history,
     supports_cut,
 )
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
-    Broken,
     Checkpointed,
     Closed,
     Compacted,
-    Damaged,
     Event,
-    Journal,
     Opened,
-    Stopped,
     encode_line,
     open_journal,
 )
-from hpcrl.durable.rundir import RunDirectory
-
-
-def begin(run: RunDirectory, believing: History | None = None, count: int | None = None) -> Journal:
-    """An attempt that believes a history (or nothing) and has begun its journal."""
-    attempt = run.claim_attempt("s")
-    history = History() if believing is None else believing
-    adopted = Adopted(history.prefixes(len(history.lines) if count is None else count), {})
-    run.files.publish(run.adopted(attempt), encode_line(adopted), "adopted")
-    journal = open_journal(run.files, run.journal(attempt))
-    journal.append([adopted])
-    return journal
 
 
 def events(history: History) -> list[Event | None]:
@@ -196,21 +176,6 @@ def test_attempt_whose_beliefs_are_lost_twice_does_not_count(root: Path) -> None
     assert events(history) == [opened(1)] and history.damage == ("attempts/001/adopted.json is damaged",)
 
 
-def test_progress_is_a_finished_call_step_or_checkpoint(root: Path) -> None:
-    run = make_run(root / "run")
-    assert attempts_without_progress(run, "s") == 0
-    begin(run).append([opened(1)])
-    run.claim_attempt("s")
-    assert attempts_without_progress(run, "s") == 2
-    begin(run).append([Stopped("no node came")])
-    assert attempts_without_progress(run, "s") == 2
-    for progress in (done(1, "gen", 0), trained(1, "actor_train"), Closed(1, {}), checkpointed(1)):
-        begin(run).append([progress])
-        assert attempts_without_progress(run, "s") == 0
-        begin(run)
-        assert attempts_without_progress(run, "s") == 1
-
-
 def lines_of(written: Sequence[Event], damaged: set[int]) -> list[Line]:
     return [Line(0, i, None if i in damaged else event) for i, event in enumerate(written)]
 
@@ -273,53 +238,8 @@ def test_cut_is_supported_unless_damage_can_have_hit_what_it_needs(written: list
             assert believed_count(lines, cut) == len(lines)
 
 
-def test_a_new_submission_has_made_no_fruitless_attempt(root: Path) -> None:
-    run = make_run(root / "run")
-    begin(run).append([opened(1)])
-    run.claim_attempt("another")
-    assert attempts_without_progress(run, "another") == 1
-    assert attempts_without_progress(run, "third") == 0
-
-
 def test_accepted_inputs_are_those_of_the_latest_lines(root: Path) -> None:
     run = make_run(root / "run")
     begin(run).append([Accepted("data.train", "1")])
     begin(run, read_history(run)).append([Accepted("data.train", "2"), Accepted("reward.function", "3")])
     assert accepted_inputs(read_history(run)) == {"data.train": "2", "reward.function": "3"}
-
-
-def test_how_far_a_run_is_changes_with_everything_that_is_finished_and_with_nothing_else(root: Path) -> None:
-    run = make_run(root / "run")
-    journal = begin(run)
-    said = [progress_of(run)]
-    for progress in (done(1, "gen", 0), done(1, "gen", 1), trained(1, "actor_train"), Closed(1, {}), checkpointed(1)):
-        journal.append([opened(1)])
-        assert progress_of(run) == said[-1]
-        journal.append([progress])
-        said.append(progress_of(run))
-    begin(run, read_history(run)).append([opened(2)])
-    assert progress_of(run) == said[-1]
-    begin(run, read_history(run)).append([done(2, "gen", 0)])
-    assert len({*said, progress_of(run)}) == 7
-
-
-def test_an_attempt_that_found_a_checkpoint_damaged_is_not_one_in_vain(root: Path) -> None:
-    run = make_run(root / "run")
-    begin(run).append([opened(1)])
-    begin(run).append([Damaged(1, FileRef("checkpoints/step-00000001.a000/MANIFEST.json", 1, 1), "other bits")])
-    begin(run).append([opened(1)])
-    assert attempts_without_progress(run, "s") == 2
-
-
-def test_what_broke_is_known_until_something_was_trained_after_it_and_to_its_own_submission_alone(root: Path) -> None:
-    run = make_run(root / "run")
-    broken = [Broken("step 1 actor_train, part 0", (0, 1), "all-to-all", number) for number in range(4)]
-    begin(run).append([trained(1, "critic_train"), broken[0]])
-    assert broken_operations(run, "s") == {broken[0]}
-    begin(run).append([done(1, "inf", 0)])
-    begin(run).append([broken[1]])
-    assert broken_operations(run, "s") == {broken[0], broken[1]}
-    begin(run).append([trained(1, "actor_train"), broken[2]])
-    assert broken_operations(run, "s") == {broken[2]}
-    run.claim_attempt("another")
-    assert broken_operations(run, "another") == frozenset()

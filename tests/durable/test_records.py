@@ -4,6 +4,7 @@ from hpcrl.data.user_code import CodeSetting
 from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Event, Numerics, Prefix
+from hpcrl.durable.older_lines import Archives, Newest, OlderLines
 from hpcrl.durable.records import (
     FORMAT,
     Answer,
@@ -43,7 +44,10 @@ Prefix: attempt size crc32
 Numerics: workers hardware software threads inexact micro_batch_tokens deterministic layout backend neighbours \
 attention
 FileRef: name size crc32
-Manifest: step attempt roles epoch cursor digests
+Manifest: step attempt roles epoch cursor digests older
+OlderLines: step prefixes lines newest metrics accepted numerics archives checkpoint
+Archives: attempt first last
+Newest: version numerics
 RunRecord: format experiment host inputs created digest
 Submission: nonce jobs number time
 SettingsRecord: version experiment code created digest
@@ -66,6 +70,9 @@ def test_the_format_is_of_these_fields() -> None:
         Numerics,
         FileRef,
         Manifest,
+        OlderLines,
+        Archives,
+        Newest,
         RunRecord,
         Submission,
         SettingsRecord,

@@ -194,5 +194,5 @@ def test_of_archives_only_what_no_line_names_goes_and_never_the_last_of_a_step_t
     newer = write_archive(run, 2, About(1), {})
     assert named.name == "samples/00000/step-00000001.a000.h5"
     assert run.files.name(run.archive(12345, 1)) == "samples/00012/step-00012345.a001.h5"
-    assert remove_litter(run, 1, {named.name}, {3}) == (unnamed.name,)
+    assert remove_litter(run, 1, {(1, 0)}, {3}) == (unnamed.name,)
     assert [run.files.path(file).exists() for file in (named, unnamed, lost, newer)] == [True, False, True, True]

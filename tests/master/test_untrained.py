@@ -18,7 +18,8 @@ from support.chaos import (
 )
 from support.cluster import alive_of
 
-from hpcrl.durable.history import progress_of, read_history
+from hpcrl.durable.attempts import progress_of
+from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Checkpointed, Closed, Pruned
 from hpcrl.durable.paths import step_of
 from hpcrl.durable.recovery import plan_next_attempt

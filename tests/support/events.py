@@ -1,9 +1,24 @@
-"""Journals of imagined runs: event lists that a master with a window of two steps could have written."""
+"""Journals of imagined runs: event lists that a master with a window of two steps could have written, and attempts."""
 
 from hypothesis import strategies as st
 
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Checkpointed, Closed, Compacted, Done, Event, Numerics, Opened, Trained
+from hpcrl.durable.history import History
+from hpcrl.durable.journal import (
+    Adopted,
+    Checkpointed,
+    Closed,
+    Compacted,
+    Done,
+    Event,
+    Journal,
+    Numerics,
+    Opened,
+    Trained,
+    encode_line,
+    open_journal,
+)
+from hpcrl.durable.rundir import RunDirectory
 
 CALLS = {"gen": 2, "rew": 1}
 TRAINED_BY = {"actor_train": "actor", "critic_train": "critic"}
@@ -32,6 +47,17 @@ def compacted(step: int, attempt: int = 0) -> Compacted:
 
 def checkpointed(step: int, attempt: int = 0) -> Checkpointed:
     return Checkpointed(step, FileRef(f"checkpoints/step-{step:08d}.a{attempt:03d}/MANIFEST.json", 1, 1))
+
+
+def begin(run: RunDirectory, believing: History | None = None, count: int | None = None) -> Journal:
+    """An attempt that believes a history (or nothing) and has begun its journal."""
+    attempt = run.claim_attempt("s")
+    history = History() if believing is None else believing
+    adopted = Adopted(history.prefixes(len(history.lines) if count is None else count), {})
+    run.files.publish(run.adopted(attempt), encode_line(adopted), "adopted")
+    journal = open_journal(run.files, run.journal(attempt))
+    journal.append([adopted])
+    return journal
 
 
 @st.composite

@@ -21,13 +21,14 @@ from hpcrl.durable.journal import (
     Closed,
     Compacted,
     Done,
-    Journal,
     Numerics,
     Opened,
     Pruned,
     Stopped,
     Trained,
 )
+from hpcrl.durable.metrics_log import MetricsLog
+from hpcrl.durable.older_lines import FoldedJournal
 from hpcrl.durable.records import KeyPair
 from hpcrl.durable.recovery import Recorded, RecoveryPlan, UnitKey, plan_next_attempt, recover
 from hpcrl.durable.retention import compact_step, prune, remove_parts
@@ -41,7 +42,7 @@ BATCH = 4
 WIDTH = 3
 STEPS = 4
 NUMERICS = Numerics(1, ("Xeon",), ("numpy 2",), 1)
-CHECKPOINT_STEPS = (1, 2, 4)
+CHECKPOINT_STEPS = (1, 2, 4, 6, 8, 10, 12)
 COMPACTED_STEPS = (1, 3)
 
 
@@ -57,7 +58,8 @@ class Miniature:
         self._run = run
         self._notes = notes
         self._weights: dict[str, np.ndarray] = {}
-        self._journal: Journal
+        self._journal: FoldedJournal
+        self._metrics: MetricsLog
         self._plan: RecoveryPlan
         self._checkpoints: list[Manifest] = []
         self._recorded: dict[UnitKey, Recorded] = {}
@@ -75,6 +77,8 @@ class Miniature:
 
     def _go(self, steps: int) -> None:
         self._plan, self._journal = recover(self._run, self.attempt, TRAINED_BY)
+        self._metrics = MetricsLog(self._run, self.attempt)
+        self._metrics.append(row.metrics for row in self._plan.metrics)
         self._checkpoints = sorted(self._plan.kept, key=lambda manifest: manifest.step)
         self._recorded = dict(self._plan.recorded)
         self._load()
@@ -86,6 +90,7 @@ class Miniature:
             self._append(opened)
             self._step(opened)
         self._append(Stopped("done"))
+        self._metrics.close()
         self._journal.close()
 
     def _load(self) -> None:
@@ -106,8 +111,9 @@ class Miniature:
         for call, role in TRAINED_BY.items():
             self._train(step, call, role, outputs)
         if step not in self._plan.closed:
-            rows = {role: float(np.sum(self._weights[role])) for role in TRAINED_BY.values()}
-            self._append(Closed(step, {"step": step, **rows}), Archived(step))
+            row = {"step": step, **{role: float(np.sum(self._weights[role])) for role in TRAINED_BY.values()}}
+            self._append(Closed(step, row), Archived(step))
+            self._metrics.append([row])
         self._tidy(opened)
 
     def _part(self, opened: Opened, unit: UnitKey) -> SequenceSample:
@@ -168,7 +174,8 @@ class Miniature:
             for role, w in self._weights.items()
         }
         digests = {role: _digest(w) for role, w in self._weights.items()}
-        manifest = Manifest(opened.step, self.attempt, roles, opened.epoch, opened.cursor, digests)
+        older = self._journal.older_than(opened.step, self._metrics.first)
+        manifest = Manifest(opened.step, self.attempt, roles, opened.epoch, opened.cursor, digests, older)
         ref = write_manifest(files, self._run.manifest(opened.step, self.attempt), manifest)
         self._append(Checkpointed(opened.step, ref))
         self._checkpoints.append(manifest)

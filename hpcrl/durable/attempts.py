@@ -1,0 +1,70 @@
+"""How a run's newest attempts went, by the last lines of their journals: what they finished, and what broke.
+
+Journals are read from their ends, as far as is needed.
+"""
+
+from collections.abc import Iterator
+
+from hpcrl.durable.journal import Broken, Checkpointed, Closed, Damaged, Done, Event, Stopped, Trained, decode_line
+from hpcrl.durable.journals import lines_backwards
+from hpcrl.durable.rundir import RunDirectory
+
+FINISHED = (Done, Trained, Closed, Checkpointed)
+"""Lines that say that work was finished."""
+
+
+def attempts_without_progress(run: RunDirectory, submission: str) -> int:
+    """How many of the newest attempts, one after another, are of this submission and finished nothing.
+
+    An attempt that ended in good order, as one for which no node came, is passed over, and one that found a checkpoint
+    damaged: the next one does not try it again.
+    """
+    fruitless = _fruitless_attempts(run, submission)
+    return sum(not any(isinstance(event, Stopped | Damaged) for event in _newest(run, number)) for number in fruitless)
+
+
+def broken_operations(run: RunDirectory, submission: str) -> frozenset[Broken]:
+    """What broke while everybody was alive, in the newest attempts of this submission, since anything was trained.
+    (Other calls may be finished between two failures of a train_step.)"""
+    found: set[Broken] = set()
+    for number in reversed(run.numbers()):
+        claim = run.read_claim(number)
+        if claim is None or claim.submission != submission:
+            break
+        for event in _newest(run, number):
+            if isinstance(event, Trained | Closed):
+                return frozenset(found)
+            if isinstance(event, Broken):
+                found.add(event)
+    return frozenset(found)
+
+
+def failed_rendezvous(run: RunDirectory, submission: str) -> int:
+    """How often, since something was finished, this submission's master has waited for nodes that did not come."""
+    verdicts = map(run.read_verdict, _fruitless_attempts(run, submission))
+    return sum(verdict is not None and verdict.state == "incomplete" for verdict in verdicts)
+
+
+def progress_of(run: RunDirectory) -> str:
+    """How far the run is: a text that changes with everything that is finished."""
+    for number in reversed(run.numbers()):
+        for end, line in lines_backwards(run, number):
+            if isinstance(decode_line(line), FINISHED):
+                return f"attempt {number}: {end}"
+    return ""
+
+
+def _fruitless_attempts(run: RunDirectory, submission: str) -> Iterator[int]:
+    """The newest attempts of this submission, the newest first, back to the one that finished something."""
+    for number in reversed(run.numbers()):
+        claim = run.read_claim(number)
+        if claim is None or claim.submission != submission:
+            return
+        if any(isinstance(event, FINISHED) for event in _newest(run, number)):
+            return
+        yield number
+
+
+def _newest(run: RunDirectory, number: int) -> Iterator[Event | None]:
+    """An attempt's events, the last first."""
+    return (decode_line(line) for _, line in lines_backwards(run, number))
