@@ -3,11 +3,14 @@ and agent's events and output, and what the jobs of master and agents printed. T
 known what the clocks of nodes say in it; the lines of a file stay in the order in which they were written.
 
 What a process printed carries no time; it stands where its file was last written, or, while the log is followed, when
-it was seen. Files are read piece by piece: a log may be larger than memory.
+it was seen. What a Slurm job printed stands at the next time that a line of its file carries: hpcrl prints one as the
+job begins and one as it ends. Files are read piece by piece: a log may be larger than memory.
 """
 
+import copy
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +26,7 @@ from hpcrl.inspect.lines import Tail, first_at, mono_of
 from hpcrl.inspect.log_lines import KNOWN, LEVELS, NO_ATTEMPT, LogLine, clock, described, whose
 from hpcrl.inspect.merging import Piece, in_order
 from hpcrl.ops.log_lines import shown
+from hpcrl.stamps import time_of
 
 FOLLOW_POLL_S = 0.3
 PIECE = 256
@@ -199,6 +203,32 @@ class LogFile:
             return 0.0
 
 
+class JobFile(LogFile):
+    """What all starts of a Slurm job printed, one after another. Some lines carry their time; each other one was there
+    by the next such time, or, where none follows, when the file was last written."""
+
+    def __init__(self, process: str, path: Path) -> None:
+        super().__init__(NO_ATTEMPT, process, path)
+        self._coming: deque[float] = deque()
+        """Times that lines carry which are still to be read."""
+
+    def read(self, wanted: LogFilter = EVERYTHING, to_the_end: bool = False) -> Iterator[Piece[LogLine]]:
+        ahead = copy.copy(self._tail)
+        self._coming = deque(when for line in ahead.each() if (when := time_of(line)) is not None)
+        yield from super().read(wanted, to_the_end)
+
+    def shown(self, piece_bytes: int) -> Iterator[Piece[bytes]]:
+        for piece in self.read(to_the_end=True):
+            yield Piece(piece.times, [str(line).encode() for line in piece.lines])
+
+    def _line(self, text: str, written: float) -> LogLine:
+        when = time_of(text)
+        if when is not None and self._coming:
+            self._coming.popleft()
+        by = when or (self._coming[0] if self._coming else written)
+        return super()._line(text, by)
+
+
 def _piece(lines: list[LogLine]) -> Piece[LogLine]:
     return Piece(np.fromiter((line.time for line in lines), float, len(lines)), lines)
 
@@ -263,8 +293,11 @@ class Logs:
         for submission in self._run.submissions():
             jobs = {str(job): name for name, job in submission.jobs.items() if name != "group"}
             for path in _files(self._run.submitit_folder(submission.nonce)):
-                process = _process_of(path.name, jobs)
-                if process is not None:
+                if path in self._sources:
+                    continue
+                if (process := _process_of_slurms(path.name)) is not None:
+                    self._sources[path] = JobFile(process, path)
+                elif (process := _process_of_submitits(path.name, jobs)) is not None:
                     self._add(NO_ATTEMPT, process, path)
 
     def _set_clocks(self, attempt: int) -> None:
@@ -306,10 +339,12 @@ def _files(folder: Path) -> Iterable[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else ()
 
 
-def _process_of(name: str, jobs: dict[str, str]) -> str | None:
-    """Whose output a file in a submission's folder is. An element of the workers' array has one agent."""
-    if found := _OF_SLURM.fullmatch(name):
-        return found["name"] or f"agent-{found['node']}"
-    if found := _OF_SUBMITIT.fullmatch(name):
-        return jobs.get(found["pid"])
-    return None
+def _process_of_slurms(name: str) -> str | None:
+    """Whose output a file in a submission's folder is, if Slurm has made it. An element of an array has one agent."""
+    found = _OF_SLURM.fullmatch(name)
+    return None if found is None else found["name"] or f"agent-{found['node']}"
+
+
+def _process_of_submitits(name: str, jobs: dict[str, str]) -> str | None:
+    found = _OF_SUBMITIT.fullmatch(name)
+    return None if found is None else jobs.get(found["pid"])

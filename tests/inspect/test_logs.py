@@ -29,9 +29,10 @@ from hpcrl.events import (
 from hpcrl.inspect.clocks import Clock, Mark
 from hpcrl.inspect.lines import Tail, first_at
 from hpcrl.inspect.log_lines import KNOWN, describe
-from hpcrl.inspect.logs import LogFile, LogFilter, follow, merged, shown_together
+from hpcrl.inspect.logs import LogFile, LogFilter, Logs, follow, merged, shown_together
 from hpcrl.member_events import MasterConnected, MemoryHeld, WorkersForked
 from hpcrl.ops import log_lines
+from hpcrl.stamps import stamped, time_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -171,6 +172,33 @@ def test_what_the_jobs_printed_is_their_processes(tmp_path: Path) -> None:
     assert not any("submitit" in text for _, text in texts(run))
     (line,) = merged(run, LogFilter(frozenset({"agent-3"})))
     assert " job agent-3   │ out: srun: fine" in str(line)
+
+
+def test_what_all_starts_of_a_job_printed_stands_at_the_next_time_that_a_line_carries(tmp_path: Path) -> None:
+    run = troubled(tmp_path / "run").run
+    (job,) = run.root.rglob("workers-124_3.out")
+    begun, ended, again, written = (1_795_000_000.0 + after for after in (0.0, 60.5, 90.25, 200.0))
+    first = ["module: loaded", stamped("agent 3 begins", begun), "srun: error", stamped("it was preempted", ended)]
+    second = ["module: loaded", stamped("agent 3 begins again", again), "slurmstepd: CANCELLED", "\x1b[31mred"]
+    job.write_text("\n".join([*first, *second, "torn"]))
+    os.utime(job, (written, written))
+    wanted = LogFilter(frozenset({"agent-3"}))
+    lines = [line for line in merged(run, wanted) if line.kind == "out"]
+    assert [line.time for line in lines] == pytest.approx([begun] * 2 + [ended] * 2 + [again] * 2 + [written] * 3)
+    together = b"".join(shown_together(run, wanted)).decode()
+    assert together == "".join(f"{line}\n" for line in merged(run, wanted))
+
+    logs = Logs(run, wanted)
+    seen = [line.text for line in logs.read()]
+    with open(job, "a") as file:
+        file.write(f" no more\nsrun: fine\n{stamped('it is done', written + 1)}\n")
+    texts = [(line.text, line.time) for line in logs.read()]
+    assert "torn" not in seen and texts[:2] == [("torn no more", written + 1), ("srun: fine", written + 1)]
+
+
+@pytest.mark.parametrize("text", ["2026-13-26T15:27:33.123Z hpcrl: no such month", "2026-11-26T15:27:33Z hpcrl: x", ""])
+def test_a_line_that_looks_as_if_it_had_a_time_has_none(text: str) -> None:
+    assert time_of(text) is None and time_of(stamped(text, 1.25)) == 1.25
 
 
 def test_lines_can_be_asked_for_by_pattern_and_time(tmp_path: Path) -> None:

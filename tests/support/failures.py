@@ -16,6 +16,7 @@ import pytest
 from support.allocations import EndsAt
 from support.chaos import begin, create_run, outputs, patient_experiment, toy_experiment, wait_until
 from support.cluster import Jobs, no_fault
+from support.connections import cut
 from support.faults import Ordering, Strike, Strikes
 from support.hosts import write_task
 from support.memory_group import TAKES_ALL, Hog, InGroup, memory_group
@@ -140,8 +141,21 @@ class AtOneself(Strike):
         time.sleep(60)
 
 
+@dataclass
+class CutsOff(Strike):
+    """All TCP connections between the workers are cut, though each of them lives."""
+
+    def _strike(self) -> None:
+        pids = [self._worker(path.stem) for path in self.folder.glob("worker-*.pid")]
+        assert len(pids) > 1 and cut(pids), pids
+
+
 def raises(error: str) -> Callable[[Scene], Fault]:
     return lambda scene: Raises(scene.folder, "strike", "worker-1", "worker.call", "", nth=5, error=error)
+
+
+def cuts_off(scene: Scene) -> Fault:
+    return CutsOff(scene.folder, "strike", W1, "worker.call", "", nth=3, always=True)
 
 
 def struck(role: str, point: str, what: str, target: str = "self", nth: int = 1) -> Callable[[Scene], Fault]:
@@ -183,6 +197,12 @@ def signalled(name: str, number: signal.Signals) -> Callable[[Scene, Jobs], None
 # ── what is run ───────────────────────────────────────────────────────────────────────────────────────────────────────
 def toy(**cluster: Any) -> Callable[[Path], ExperimentConfig]:
     return lambda _: toy_experiment(**cluster)
+
+
+def two_workers(folder: Path) -> ExperimentConfig:
+    write_task(folder)
+    limits = {"lost_after_s": 30.0, "start_timeout_s": 60.0, "orphan_timeout_s": 30.0}
+    return tiny_ppo(folder, steps=1, nodes=1, workers=2, **limits)
 
 
 def no_gpu(_folder: Path) -> ExperimentConfig:
@@ -256,6 +276,8 @@ SLOW = [
     Failure("the kernel kills a reward for memory", "host memory", "worker-0",
             experiment=tiny("def ones(prompt, response, row):\n" + TAKES_ALL), around=lambda _: memory_group(1 << 30)),
     Failure("a connection breaks", "communication", W1, raises("peer")),
+    Failure("connections between workers of models break", "communication", None, cuts_off, two_workers,
+            mentions="Connection"),
     Failure("SIGTERM to the master", "preempted", "", experiment=slow_toy(),
             meanwhile=signalled("master", signal.SIGTERM)),
     Failure("SIGUSR1 to an agent", "preempted", "", experiment=slow_toy(),

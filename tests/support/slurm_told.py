@@ -121,7 +121,7 @@ class Scene:
         assert found is not None
         return found
 
-    def after(self, kind: Kind, who: str, act: Callable[[], object], what: str = "") -> None:
+    def after(self, kind: Kind, who: str | None, act: Callable[[], object], what: str = "") -> None:
         """Disturb the newest attempt, let the run recover, and see what is said of that attempt."""
         number = self.newest
         act()

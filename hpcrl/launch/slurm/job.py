@@ -5,6 +5,7 @@ Takes paths only. Which node it is, and which start of its job, is in the enviro
 
 import os
 import sys
+import time
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from hpcrl.launch.entry import main as entry
 from hpcrl.launch.slurm.exits import incarnation_of
 from hpcrl.launch.slurm.on_exit import ALONE
 from hpcrl.launch.slurm.on_exit import main as on_exit
+from hpcrl.stamps import stamped
 from hpcrl.wire.address import address_of_this_node
 
 
@@ -30,6 +32,16 @@ def is_script(pid: int | None, environ: Mapping[str, str]) -> bool:
     except OSError:
         return False
     return f"SLURM_JOB_ID={environ.get('SLURM_JOB_ID')}".encode() in variables
+
+
+def begins(role: str, environ: Mapping[str, str]) -> str:
+    """What a job prints first; nothing of the agents that are steps beside others of their job."""
+    if role == "agent" and "SLURM_ARRAY_TASK_ID" not in environ:
+        return ""
+    who = "the master" if role == "master" else f"agent {node_of(environ)}"
+    _, restarts = incarnation_of(environ)
+    again = f", start {restarts + 1} of its job" if restarts else ""
+    return f"{who} begins on {environ.get('SLURMD_NODENAME', 'this node')}{again}"
 
 
 def write_down(run: RunDirectory, nonce: str, role: str, environ: Mapping[str, str]) -> None:
@@ -55,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     os.umask(0o077)
     run = RunDirectory(Path(given.run))
+    if text := begins(given.role, os.environ):
+        print(stamped(text, time.time()), flush=True)
     if given.role == "agent" and run.is_told_to_stop(given.submission):
         # A master obeys the order by itself, and says so in a verdict.
         print("nothing to do: `hpcrl stop` has ended this submission", flush=True)

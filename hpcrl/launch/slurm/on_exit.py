@@ -26,6 +26,7 @@ from hpcrl.launch.slurm.requeue import FINAL, Cause, Ended, Never, Requeue, Requ
 from hpcrl.launch.slurm.site import duration_s
 from hpcrl.launch.slurm.submission import read_intent, send_successor
 from hpcrl.processes import oom_kills
+from hpcrl.stamps import stamped
 
 NAMES = {"master": "master", "agent": "workers", "run": "run"}
 """Role of a script → the name of the jobs that it makes."""
@@ -233,7 +234,7 @@ def main(arguments: Sequence[str]) -> int:
     patience = time.monotonic() + (PATIENCE_AFTER_TERM_S if "TERM" in told else PATIENCE_S)
     while True:
         try:
-            print(settle(run, nonce, job, int(code), told, Slurm()), flush=True)
+            print(stamped(settle(run, nonce, job, int(code), told, Slurm()), time.time()), flush=True)
             keep_accounting(run, nonce, job, Slurm(timeout_s=ACCOUNTING_S), ACCOUNTED_S if "TERM" in told else 0.0)
             return 0
         except (HpcrlError, OSError) as error:
