@@ -1,6 +1,7 @@
 """Why attempts ended on a real Slurm, from the run directory alone, once a cluster has disturbed them.
 
-Scenes run at the same time, each with a run and nodes of its own. What is advised is done, and the run gets further.
+Scenes run at the same time, each with a run of its own; those that disturb nodes have these for themselves. What is
+advised is done, and the run gets further.
 """
 
 import contextlib
@@ -199,14 +200,22 @@ def a_node_whose_slurmd_dies(scene: Scene) -> None:
 
 
 def one_job_that_is_preempted_and_fails(scene: Scene) -> None:
-    run = scene.submit(toy(scene, 1, "cpu", topology="colocated"))
+    run = scene.submit(toy(scene, 1, "gpu", topology="colocated"))
     run.wait_steps(1)
     (job,) = run.jobs("run")
-    with contextlib.ExitStack() as preempting:
-        scene.after("preempted", "", lambda: preempting.enter_context(scene.slurm.preempt(job)), "preempted")
-    (node,) = scene.slurm.job_nodes(job)
-    scene.after("node failure", "master", lambda: scene.slurm.node_down(node), "its node set down")
-    scene.slurm.node_up(node)
+
+    def is_taken() -> None:
+        with scene.slurm.preempt(job) as preemptor:
+            scene.slurm.wait_state(preemptor.job_id, "RUNNING")
+
+    def node_fails() -> None:
+        (node,) = scene.slurm.job_nodes(job)
+        scene.slurm.node_down(node)
+        scene.slurm.wait(lambda: scene.slurm.state(job) != "RUNNING", "its job is lost")
+        scene.slurm.node_up(node)
+
+    scene.after("preempted", "", is_taken, "preempted")
+    scene.after("node failure", "master", node_fails, "its node set down")
     scene.slurm.scancel(job)
     scene.wait_over()
 
