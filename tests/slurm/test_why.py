@@ -190,7 +190,7 @@ def an_array_whose_processes_are_killed(scene: Scene) -> None:
 
 def a_node_whose_slurmd_dies(scene: Scene) -> None:
     """Its processes live on, and Slurm starts their successors elsewhere."""
-    run = scene.submit(toy(scene, 1, "gpu"))
+    run = scene.submit(toy(scene, 1, "gpu", topology="array"))
     run.wait_steps(1)
     (node,) = scene.slurm.job_nodes(f"{run.jobs('workers')[0]}_0")
     scene.after("node failure", "agent-0", lambda: scene.slurm.kill_slurmd(node), "slurmd killed")

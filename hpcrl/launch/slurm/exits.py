@@ -1,7 +1,7 @@
 """How the jobs of a submission ended, one small file per incarnation: what budgets and delays are counted from.
 
-Written by the batch script of the job, by its process where the script was killed, or by the master for one that nobody
-wrote of.
+Written by the batch script of the job, by its process where the script was killed, or, for one that nobody wrote of, by
+the master or the job's own next start.
 """
 
 from collections.abc import Mapping
@@ -39,6 +39,11 @@ def record_exit(
     names = sorted(_names(run, nonce, place), key=_incarnation)
     before = (_read(run, nonce, name) for name in names if _incarnation(name) < (number, restarts))
     return ended, [end for end in before if end is not None]
+
+
+def is_recorded(run: RunDirectory, nonce: str, place: str, number: int, restarts: int) -> bool:
+    """Whether somebody has written down how this start ended."""
+    return f"{place}.{number}.{restarts}.json" in _names(run, nonce, place)
 
 
 def _incarnation(name: str) -> tuple[int, int]:

@@ -8,13 +8,15 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.entry import main as entry
+from hpcrl.launch.slurm.commands import Slurm
 from hpcrl.launch.slurm.exits import incarnation_of
-from hpcrl.launch.slurm.on_exit import ALONE
+from hpcrl.launch.slurm.on_exit import ACCOUNTING_S, ALONE, job_of, write_end_before
 from hpcrl.launch.slurm.on_exit import main as on_exit
 from hpcrl.stamps import stamped
 from hpcrl.wire.address import address_of_this_node
@@ -57,6 +59,13 @@ def write_down(run: RunDirectory, nonce: str, role: str, environ: Mapping[str, s
     run.record_successor(nonce, "run" if together else {"master": "master", "agent": "workers"}[role], job)
 
 
+def speaker(run: RunDirectory, nonce: str, role: str) -> str | None:
+    """As whose process this one speaks for its job: where master and agents are one job, the master alone does."""
+    if "run" not in run.jobs_of(nonce).values():
+        return role
+    return "run" if role == "master" else None
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(prog="hpcrl.launch.slurm.job")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of arithmetic")
@@ -77,6 +86,9 @@ def main(arguments: Sequence[str]) -> int:
         write_down(run, given.submission, given.role, os.environ)
     except (HpcrlError, OSError) as error:
         print(f"`hpcrl stop` and `status` will not know this job: {error}", file=sys.stderr, flush=True)
+    with suppress(HpcrlError, OSError):
+        if (speaks_as := speaker(run, given.submission, given.role)) is not None:
+            write_end_before(run, given.submission, job_of(os.environ, speaks_as), Slurm(timeout_s=ACCOUNTING_S))
     seen = is_script(given.script, os.environ)
     code = entry(
         given.role,
@@ -88,10 +100,9 @@ def main(arguments: Sequence[str]) -> int:
         host=address_of_this_node(),
     )
     if seen and not is_script(given.script, os.environ):
-        # Where all are one job, the master speaks for it.
-        together = "run" in run.jobs_of(given.submission).values()
-        if not together or given.role == "master":
-            on_exit([given.run, given.submission, "run" if together else given.role, str(code), ALONE])
+        speaks_as = speaker(run, given.submission, given.role)
+        if speaks_as is not None:
+            on_exit([given.run, given.submission, speaks_as, str(code), ALONE])
     return code
 
 

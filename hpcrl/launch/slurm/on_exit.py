@@ -20,9 +20,21 @@ from hpcrl.durable.attempts import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
-from hpcrl.launch.slurm.exits import incarnation_of, place_of, record_exit
+from hpcrl.launch.slurm.exits import incarnation_of, is_recorded, place_of, record_exit
+from hpcrl.launch.slurm.jobs import ENDED, parse_id
 from hpcrl.launch.slurm.render import comment_of
-from hpcrl.launch.slurm.requeue import FINAL, Cause, Ended, Never, Requeue, RequeueRules, Successor, cause_of, decide
+from hpcrl.launch.slurm.requeue import (
+    FINAL,
+    Cause,
+    Ended,
+    Never,
+    Requeue,
+    RequeueRules,
+    Successor,
+    cause_of,
+    cause_of_state,
+    decide,
+)
 from hpcrl.launch.slurm.site import duration_s
 from hpcrl.launch.slurm.submission import read_intent, send_successor
 from hpcrl.processes import oom_kills
@@ -209,6 +221,20 @@ def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:
         return any(queued.state.is_alive for queued in slurm.squeue(masters)) if masters else False
     except HpcrlError:
         return True
+
+
+def write_end_before(run: RunDirectory, nonce: str, job: Job, slurm: Slurm) -> None:
+    """Of a job that is started again, write down how the start before it ended, as accounting says it, where nobody was
+    left to do that: its node had failed. Without accounting, nothing."""
+    place, before = place_of(job.name, job.element), job.restarts - 1
+    if before < 0 or is_recorded(run, nonce, place, job.number, before):
+        return
+    starts = slurm.sacct([job.id]).get(parse_id(job.id), ())
+    if len(starts) <= job.restarts or (state := starts[before].state.state) not in ENDED:
+        return
+    record_exit(
+        run, nonce, place, job.number, before, Ended(cause_of_state(state), None, time.time(), progress_of(run))
+    )
 
 
 def keep_accounting(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, patience_s: float = 0.0) -> None:

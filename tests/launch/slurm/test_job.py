@@ -12,7 +12,11 @@ ON = {"SLURMD_NODENAME": "gpu7"}
     [
         ("master", {}, "the master begins on gpu7"),
         ("agent", {"SLURM_ARRAY_TASK_ID": "3"}, "agent 3 begins on gpu7"),
-        ("agent", {"SLURM_ARRAY_TASK_ID": "0", "SLURM_RESTART_COUNT": "2"}, "agent 0 begins on gpu7, start 3 of its job"),
+        (
+            "agent",
+            {"SLURM_ARRAY_TASK_ID": "0", "SLURM_RESTART_COUNT": "2"},
+            "agent 0 begins on gpu7, start 3 of its job",
+        ),
         ("agent", {"SLURM_PROCID": "3"}, ""),
     ],
 )

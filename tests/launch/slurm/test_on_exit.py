@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from hpcrl.durable.accounting import JobAccount, read_accounts
 from hpcrl.durable.journal import Closed, open_journal
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import HpcrlError
+from hpcrl.inspect.trail import ended_jobs
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
-from hpcrl.launch.slurm.on_exit import ACCOUNT_AGAIN_S, Job, job_of, keep_accounting, settle
+from hpcrl.launch.slurm.on_exit import ACCOUNT_AGAIN_S, Job, job_of, keep_accounting, settle, write_end_before
 from hpcrl.launch.slurm.render import Script, Target, render
 from hpcrl.launch.slurm.requeue import RequeueRules
 from hpcrl.launch.slurm.submission import Intent, send_all, write_intent
@@ -355,10 +358,28 @@ def test_of_a_job_that_slurm_ends_it_is_asked_until_it_says_how(sent: Sent, monk
     assert line.state == "NODE_FAIL" and waited.count(ACCOUNT_AGAIN_S) == 1
 
 
+def test_an_end_that_nobody_could_write_down_is_written_by_the_next_start(sent: Sent) -> None:
+    slurm = sent.fake.commands()
+    sent.settle(MASTER, 75, "TERM")
+    sent.fake.preempt(100)
+    for word, restarts in (("NODE_FAIL", 2), ("PREEMPTED", 3)):
+        sent.fake.run(100)
+        sent.fake.preempt(100, word=word)
+        sent.fake.run(100)
+        for _ in range(2):
+            write_end_before(sent.run, NONCE, dataclasses.replace(MASTER, restarts=restarts), slurm)
+    write_end_before(sent.run, NONCE, MASTER, slurm)
+    write_end_before(sent.run, NONCE, dataclasses.replace(MASTER, restarts=9), slurm)
+    ended = [(job.cause, job.exit_code) for job in ended_jobs(sent.run, NONCE)]
+    assert ended == [("left_to_slurm", 75), ("node_failure", None), ("preempted", None)]
+
+
 @pytest.mark.parametrize("away", ["accounting", "commands"])
 def test_without_accounting_a_job_ends_all_the_same_and_nothing_is_kept(sent: Sent, away: str) -> None:
     if away == "accounting":
         sent.fake.set(accounting=False)
     slurm = sent.fake.commands() if away == "accounting" else Slurm({"PATH": str(sent.fake.folder)})
     keep_accounting(sent.run, NONCE, MASTER, slurm)
-    assert read_accounts(sent.run, NONCE) == {}
+    with suppress(HpcrlError):
+        write_end_before(sent.run, NONCE, dataclasses.replace(MASTER, restarts=1), slurm)
+    assert ended_jobs(sent.run, NONCE) == [] and read_accounts(sent.run, NONCE) == {}

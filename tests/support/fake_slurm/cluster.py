@@ -94,12 +94,12 @@ class FakeSlurm:
             for each in self._of(state, job, **which):
                 each.update(state=word, reason="None", exit=f"{exit_code}:0", ended=state["now"])
 
-    def preempt(self, job: int, hold_s: float = 121.0, **which: int) -> None:
-        """Slurm itself takes the nodes away and queues the job again."""
+    def preempt(self, job: int, hold_s: float = 121.0, word: str = "PREEMPTED", **which: int) -> None:
+        """Slurm itself takes the nodes away, or loses them, and queues the job again."""
         with self.change() as state:
             for each in self._of(state, job, **which):
                 record = {name: each[name] for name in ("exit", "nodes", "submitted", "started")}
-                each["past"].append(record | {"state": "PREEMPTED", "ended": state["now"]})
+                each["past"].append(record | {"state": word, "ended": state["now"]})
                 each.update(state="PENDING", reason="BeginTime", nodes="", started=None, ended=None)
                 each.update(submitted=state["now"], begin=state["now"] + hold_s)
 
