@@ -16,10 +16,8 @@ from hpcrl.algos.functional.kl import token_kl
 from hpcrl.algos.functional.rewards import overlong_penalty, scaled, token_rewards
 from hpcrl.algos.functional.sequences import sequence_means, sequence_sums
 from hpcrl.algos.functional.totals import Total
-from hpcrl.data.order import group_of
 from hpcrl.data.samples import SequenceSample
 from hpcrl.engines.engine import Sequences
-from hpcrl.errors import InternalError
 from hpcrl.recipes.policy import PolicyExperiment, policy_of
 from hpcrl.workers.host import Stats, Work
 
@@ -175,10 +173,5 @@ def _placed(batch: SequenceSample, shaped_B: torch.Tensor, scale: float, cu_labe
 
 def _groups(work: Work, counted_B: torch.Tensor, total: Total) -> Groups:
     """The responses to one prompt are a group; groups are numbered in the order of the whole step's samples."""
-    names = dict.fromkeys(group_of(sample) for minibatch in work.minibatches for sample in minibatch)
-    numbers = {name: number for number, name in enumerate(names)}
-    try:
-        own = [numbers[group_of(sample)] for sample in work.batch.ids]
-    except KeyError as error:
-        raise InternalError(f"step {work.step} {work.call}: group {error} is in no minibatch of the step") from None
-    return Groups(torch.tensor(own, dtype=torch.int64), counted_B, len(numbers), total)
+    count, own = work.numbered
+    return Groups(torch.tensor(own, dtype=torch.int64), counted_B, count, total)

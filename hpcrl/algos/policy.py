@@ -97,7 +97,6 @@ class Policy:
             self._objective(kl_coef),
             config.aggregation,
             constant=float(self.experiment.generation.max_new_tokens),
-            seed=self.experiment.seed,
         )
         advantages_N = self._advantages(made, config)
         if work.step > config.actor_waits:

@@ -78,7 +78,6 @@ class Critic:
             Objective(self._loss),
             self._config.aggregation,
             constant=float(self.experiment.generation.max_new_tokens),
-            seed=self.experiment.seed,
         )
         training.run(made.sequences, Columns(self._targets(values_N, returns_N, counting_N)))
         next_kl_coef = self._kl_coef.follow(self._config.kl, made.mean_kl, made.samples, work.record)

@@ -1,6 +1,6 @@
 """The loop of every train_step: mini-batches, one update each, their record, which replays follow, and statistics."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ from hpcrl.algos.functional.losses import Denominators, token_weights
 from hpcrl.algos.functional.sequences import sequence_sums
 from hpcrl.data.batch import Batch
 from hpcrl.data.micro_batches import runs
-from hpcrl.data.order import shuffled_minibatches
 from hpcrl.engines.engine import (
     Columns,
     Decision,
@@ -49,10 +48,10 @@ def find_minibatches(engine: Engine, work: Work, sequences: Sequences, constant:
         for held, part in zip(samples, rows, strict=True)
     ]
     sizes = engine.total(torch.tensor(own, dtype=torch.float64).reshape(-1)).reshape(-1, 3).long().tolist()
-    for ids, (held, _, _) in zip(work.minibatches, sizes, strict=True):
-        if held != len(ids):
+    for whole, (held, _, _) in zip(work.whole, sizes, strict=True):
+        if held != whole:
             raise InternalError(
-                f"step {work.step} {work.call}: the ranks hold {held} samples of a mini-batch of {len(ids)}; "
+                f"step {work.step} {work.call}: the ranks hold {held} samples of a mini-batch of {whole}; "
                 "each is to be held by one data-parallel part"
             )
     return [
@@ -66,8 +65,7 @@ class Training:
 
     Beside the caller's columns a loss is given, of each label, `weights` (Σ weights · loss is the loss aggregated over
     the mini-batch) and `mask` (1 where it counts, else 0), and of each row `row_weights`: one over the number of rows
-    that count, or 0. `constant` is the one of `seq-mean-token-sum-norm`; `seed` gives the order of passes that
-    are reshuffled.
+    that count, or 0. `constant` is the one of `seq-mean-token-sum-norm`.
     """
 
     def __init__(
@@ -78,7 +76,6 @@ class Training:
         objective: Objective,
         aggregation: str,
         constant: float = 1.0,
-        seed: int = 0,
     ) -> None:
         self._engine = engine
         self._work = work
@@ -86,7 +83,6 @@ class Training:
         self._objective = objective
         self._aggregation = aggregation
         self._constant = constant
-        self._seed = seed
         self._results: list[TrainResult] = []
 
     def run(self, sequences: Sequences, columns: Columns) -> None:
@@ -111,15 +107,8 @@ class Training:
 
     def _minibatches(self, sequences: Sequences) -> list[Minibatch]:
         """Those of all passes."""
-        if not self._batch.reshuffled:
-            return find_minibatches(self._engine, self._work, sequences, self._constant) * self._batch.passes
-        found: list[Minibatch] = []
-        for turn in range(self._batch.passes):
-            whole_rows = self._batch.kept_whole == "row"
-            cut = shuffled_minibatches(self._work.minibatches, self._seed, self._work.step, turn, whole_rows=whole_rows)
-            work = replace(self._work, minibatches=cut)
-            found += find_minibatches(self._engine, work, sequences, self._constant)
-        return found
+        found = find_minibatches(self._engine, self._work, sequences, self._constant)
+        return found if self._batch.reshuffled else found * self._batch.passes
 
     def record(self, **decided: Any) -> dict[str, Any]:
         """What a replay follows: what was done with each mini-batch, at which rate, and what else was decided.

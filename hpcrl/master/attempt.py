@@ -188,7 +188,8 @@ class Attempt:
 
     def _source(self, plan: Plan, data: RunData) -> StepSource:
         """Tokenises: for a thread that may be slow."""
-        source = StepSource(plan, self._settings.newest, data, self._schedule, self._reactor.in_background)
+        settings, beside = self._settings, self._reactor.in_background
+        source = StepSource(plan, settings.newest, data, self._schedule, beside, settings.earlier)
         source.measure(self._files.recovery.opened)
         return source
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import msgspec
 
+from hpcrl.data.minibatches import cut_of
 from hpcrl.data.samples import SampleMeta
 from hpcrl.dataflow.readiness import Offer, Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
@@ -158,7 +159,7 @@ class Dispatcher:
 
     def _request(self, job: Job, replay: bool, joins: bool = False) -> None:
         unit = job.task.unit
-        shares = dict(zip(job.heads, self._shares(job), strict=True))
+        shares, cut = dict(zip(job.heads, self._shares(job), strict=True)), cut_of(job.minibatches)
         for rank in job.all_ranks:
             ids = shares.get(rank, ())  # a part's head alone has its rows
             request = Request(
@@ -168,12 +169,14 @@ class Dispatcher:
                 part=unit.part,
                 ids=ids,
                 sources=self.rows.sources(unit.step, job.inputs, ids, rank),
-                minibatches=job.minibatches,
                 record=self._drift.record_of(unit) if replay else None,
                 settings=job.settings,
                 version=job.task.version,
                 joins=joins,
                 shown=tuple(sample for sample in job.shown.ids if sample in ids),
+                sizes=cut.sizes,
+                groups=cut.groups,
+                places=tuple(cut.places[sample] for sample in ids) if cut.sizes else (),
             )
             self._around.send(rank, request)
 

@@ -276,6 +276,7 @@ class GraphDriver:
         working = self._plan.working(unit.call, unit.part)
         ranks = self._plan.ranks(unit.call, unit.part)
         again, in_step = self._attempt.recovery.settings_of, self._plan.in_step(unit.call)
+        settings = again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings)
         shown = to_show(lines, call, self._source.experiment, self._attempt.recovery, self._attempt.meta_of)
         return Job(
             replace(task, in_step=bool(in_step), shows=bool(shown.ids) and shown.had is None),
@@ -286,8 +287,8 @@ class GraphDriver:
             heads=tuple(part.head for part in working),
             ids=parts[unit.part],
             share_out=self._shares(lines, call, len(working)) if task.changes else None,
-            minibatches=self._source.minibatches(lines) if call.kind == "train_step" else (),
-            settings=again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings),
+            minibatches=self._source.minibatches(lines, settings) if call.kind == "train_step" else (),
+            settings=settings,
             in_step=in_step,
             shown=shown,
         )

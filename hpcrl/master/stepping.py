@@ -10,6 +10,7 @@ from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
 from hpcrl.data.choosing import Choose, Extend, choose
 from hpcrl.data.datasets import RowOrder, open_datasets, open_order
+from hpcrl.data.minibatches import minibatches_of_all_passes
 from hpcrl.data.order import StepSamples, row_of, sample_ids
 from hpcrl.data.partition import Positions, partition_step, share_out
 from hpcrl.data.rows.kind import Dataset, Indexes
@@ -97,8 +98,10 @@ class StepSource:
         data: RunData,
         schedule: RunSchedule,
         in_background: Callable[[Callable[[], None]], Future[None]],
+        earlier: Mapping[int, ExperimentConfig],
     ) -> None:
         self.experiment = experiment
+        self._earlier = earlier
         self.deterministic = experiment.deterministic
         self.drop_limits = algorithm_of(experiment).drop_limits(experiment)
         self._plan = plan
@@ -196,9 +199,11 @@ class StepSource:
         cuttings = lines.cuttings(call, evaluates=mfc.dataset == "eval")
         return [part for ids, cuts, count in cuttings for part in take(ids, cuts[str(count)])]
 
-    def minibatches(self, lines: StepLines) -> tuple[Ids, ...]:
-        """The ids of each minibatch."""
-        return take(lines.trained, lines.minibatches)
+    def minibatches(self, lines: StepLines, settings: int) -> tuple[Ids, ...]:
+        """The ids of each minibatch, under this version of the settings; of all passes, where these differ."""
+        experiment = self._earlier.get(settings, self.experiment)
+        cut, batch = take(lines.trained, lines.minibatches), algorithm_of(experiment).batch(experiment)
+        return minibatches_of_all_passes(batch, cut, experiment.seed, lines.step)
 
     def shares(self, lines: StepLines, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
         """The ids of each part of a train_step, balanced minibatch by minibatch.

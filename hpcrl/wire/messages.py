@@ -257,7 +257,8 @@ class Request(msgspec.Struct, frozen=True, tag=True):
 
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
-    `ids`, a train_step shows rows.
+    `ids`, a train_step shows rows. `sizes` and `groups` are those of the whole of it, `places` of these samples alone
+    (`data.minibatches`).
     """
 
     id: int
@@ -266,12 +267,14 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     part: int
     ids: tuple[str, ...]
     sources: tuple[RowSource, ...]
-    minibatches: tuple[tuple[str, ...], ...]
     record: dict[str, Any] | None
     settings: int = 0
     version: int = 0
     joins: bool = False
     shown: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    groups: int = 0
+    places: tuple[tuple[int, ...], ...] = ()
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):

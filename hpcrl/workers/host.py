@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from hpcrl.data.minibatches import cut_of
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import SavedRole
@@ -64,12 +65,14 @@ class HostContext:
 class Work:
     """One part of one call, to be done now.
 
-    `batch` holds the rows of this part under the call's own key names (remaps undone). `minibatches` are ids of the
-    whole batch in canonical order, for train_step. `record` is set in replay: it is followed, nothing is decided anew.
-    `experiment` is set where the call runs under older settings than the host was made with: a replay does, whose step
-    was made under them. `version` counts the changes of the role's parameters: those that the call reads have so many,
-    or those that it makes. `shown` are samples of the batch of which a train_step shows what it has before its loss;
-    none on ranks that are not asked for it.
+    `batch` holds the rows of this part under the call's own key names (remaps undone). `minibatches` are, for
+    train_step, its ids by mini-batch, those of all passes where passes have others; `sizes` says how many samples each
+    has over all parts, and `groups` how many groups there are, and the number of each sample's. Without these, this
+    part holds all samples, or `minibatches` names those of others too. `record` is set in replay: it is followed,
+    nothing is decided anew. `experiment` is set where the call runs under older settings than the host was made with:
+    a replay does, whose step was made under them. `version` counts the changes of the role's parameters: those that
+    the call reads have so many, or those that it makes. `shown` are samples of the batch of which a train_step shows
+    what it has before its loss; none on ranks that are not asked for it.
     """
 
     step: int
@@ -81,6 +84,21 @@ class Work:
     experiment: Any = None
     version: int = 0
     shown: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    groups: tuple[int, tuple[int, ...]] = (0, ())
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """How many samples each mini-batch has over all parts."""
+        return self.sizes or tuple(map(len, self.minibatches))
+
+    @property
+    def numbered(self) -> tuple[int, tuple[int, ...]]:
+        """How many groups there are over all parts, and the number of each sample's."""
+        if self.groups[0]:
+            return self.groups
+        cut = cut_of(self.minibatches)
+        return cut.groups, tuple(cut.places[sample][0] for sample in self.batch.ids)
 
 
 @dataclass(frozen=True)

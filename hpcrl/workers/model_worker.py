@@ -17,6 +17,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.contents import Stamp, refuse_written, stamp_of
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import Share, input_files
+from hpcrl.data.minibatches import held, with_places, without_places
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.indexes import RunIndexes
@@ -226,18 +227,22 @@ class ModelWorker:
         self._works("execute", what, request.step, request.call, request.part)
         if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts, or one that only joins
             inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
+        inputs = with_places(inputs, request.ids, request.places)
         if part is not None and len(part.ranks) > 1 and not call.blends:
             inputs = self._host.share(part, inputs)
+        inputs, places = without_places(inputs)
         work = Work(
             step=request.step,
             call=request.call,
             part=request.part,
             batch=inputs.remap(call.input_remap),
-            minibatches=request.minibatches,
+            minibatches=held(inputs.ids, places, len(request.sizes)),
             record=request.record,
             experiment=self._earlier.get(request.settings),
             version=request.version,
             shown=request.shown,
+            sizes=request.sizes,
+            groups=(request.groups, tuple(number for number, *_ in places)),
         )
         self._fault("worker.call")
         started = time.monotonic()

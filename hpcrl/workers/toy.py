@@ -133,17 +133,17 @@ class ToyHost:
 
     def train_step(self, work: Work, role: ToyRole) -> Outcome:
         lr = (work.experiment or self._experiment).toy.lr
-        run, losses = len(work.minibatches), []
+        run, losses = len(work.whole), []
         if work.record is not None:
             run = work.record["minibatches"]
         mine, targets = set(work.batch.ids), _targets(work.batch)
-        for minibatch in work.minibatches[:run]:
+        for minibatch, size in zip(work.minibatches[:run], work.whole, strict=False):
             here = [sample_id for sample_id in minibatch if sample_id in mine]
             w = self._whole(role, role.w)
             target = np.zeros_like(w)
             for sample_id in here:
                 target += targets[sample_id]
-            gradient = w - self._exchange.sum(target, role.column) / len(minibatch)
+            gradient = w - self._exchange.sum(target, role.column) / size
             role.update(gradient, lr)
             losses.append(float(gradient @ gradient))
         role.version += 1

@@ -15,6 +15,8 @@ from hpcrl.algos.functional.totals import alone
 from hpcrl.algos.policy import Reference
 from hpcrl.algos.ppo import Critic, generalised, value_statistics
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.data.batch import Batch
+from hpcrl.data.minibatches import minibatches_of_all_passes
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.schedule import learning_rate
@@ -373,9 +375,12 @@ def test_the_first_steps_may_train_the_critic_alone():
 def test_passes_that_are_reshuffled_have_minibatches_of_their_own_and_are_replayed():
     shuffled = dataclasses.replace(PPO, reshuffle=True)
     plain, first, again = role(ppo_actor), role(ppo_actor, shuffled), role(ppo_actor, shuffled)
-    outcome = step(first)
+    batch = Batch(rows=8, minibatches=2, passes=2, reshuffled=True)
+    passes = minibatches_of_all_passes(batch, cut(BATCH.ids, 2), first.experiment.seed, 1)
+    work = Work(1, "train", 0, BATCH, passes)
+    outcome = trained_by(first, work, CALL)
     assert outcome.record["digest"] != step(plain).record["digest"]
-    assert step(again, record=outcome.record).record == outcome.record
+    assert trained_by(again, dataclasses.replace(work, record=outcome.record), CALL).record == outcome.record
 
 
 def test_log_probabilities_that_are_computed_again_are_those_of_the_models_own_pass():

@@ -112,7 +112,7 @@ def test_no_step_is_tokenised_on_the_thread_that_beats(
     schedule = RunSchedule(experiment.control, evaluates=True)
     plan = plan_for(experiment, nodes=1)
     data = reactor.while_beating(lambda: open_data(experiment, ScratchIndexes()))
-    source = reactor.while_beating(lambda: StepSource(plan, experiment, data, schedule, reactor.in_background))
+    source = reactor.while_beating(lambda: StepSource(plan, experiment, data, schedule, reactor.in_background, {}))
     lines = None
     for step in range(3):
         source.look_ahead(lines)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from support.dispatching import IDS, Stage
 
@@ -57,6 +58,25 @@ def run_both(stage: Stage) -> tuple[Request, Request]:
     return one, two
 
 
+def test_requests_grow_with_the_rows_of_their_part_alone() -> None:
+    heads, ranks = (0, 2, 4, 6), tuple(range(8))
+
+    def sent(samples: int) -> dict[int, bytes]:
+        """The first part has four, whatever the others have."""
+        ids = tuple(f"r{i:02}@0" for i in range(samples))
+        shares, halves = [ids[:4], *([ids[4:]] + [()] * 2)], (ids[: samples // 2], ids[samples // 2 :])
+        stage = Stage()
+        stage.dispatcher.open(
+            1, [Job(Task(TRAIN, changes="actor"), (), (), ranks, heads, ids, lambda _: shares, halves)]
+        )
+        stage.dispatcher.send_ready()
+        return {rank: msgspec.msgpack.encode(request) for rank, request in stage.requests()}
+
+    few, many = sent(8), sent(96)
+    assert [len(few[rank]) for rank in ranks if rank != 2] == [len(many[rank]) for rank in ranks if rank != 2]
+    assert len(many[2]) > len(few[2])
+
+
 def test_who_consumes_gets_each_key_from_the_call_that_made_it(stage: Stage) -> None:
     run_both(stage)
     stage.dispatcher.send_ready()
@@ -65,7 +85,7 @@ def test_who_consumes_gets_each_key_from_the_call_that_made_it(stage: Stage) -> 
         RowSource(1, "one", ("y",), ("a",), (InMemory(0),)),
         RowSource(1, "two", ("y",), ("a",), (InMemory(1),)),
     )
-    assert requests[1].ids == ("b",) and requests[1].minibatches == (IDS,)
+    assert requests[1].ids == ("b",) and requests[1].sizes == (2,) and requests[1].places == ((1, 0, 1),)
 
 
 def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage: Stage) -> None:

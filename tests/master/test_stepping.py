@@ -31,7 +31,7 @@ def at_once(work: Callable[[], None]) -> Future[None]:
 def source_of(experiment: ToyExperiment, in_background: Callable[..., Future[None]] = at_once) -> StepSource:
     plan = plan_for(experiment)
     schedule = RunSchedule(experiment.control, algorithm_of(experiment).evaluates(experiment))
-    return StepSource(plan, experiment, open_data(experiment, ScratchIndexes()), schedule, in_background)
+    return StepSource(plan, experiment, open_data(experiment, ScratchIndexes()), schedule, in_background, {})
 
 
 def on(workers: int) -> ToyExperiment:

@@ -56,7 +56,7 @@ def source(key: str, *holders: Holder, ids: tuple[str, ...] = IDS) -> RowSource:
 
 
 def request(*sources: RowSource) -> Request:
-    return Request(7, step=1, call="train", part=0, ids=IDS, sources=sources, minibatches=(), record=None)
+    return Request(7, step=1, call="train", part=0, ids=IDS, sources=sources, record=None)
 
 
 def test_a_request_is_ready_when_the_rows_of_all_holders_are_here() -> None:
