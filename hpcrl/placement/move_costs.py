@@ -23,6 +23,8 @@ from hpcrl.placement.placing import Placed
 from hpcrl.placement.rates import SECOND, Link, Rates
 from hpcrl.placement.shards import stage_parameters
 
+KINDS = 2**31
+"""More than there are."""
 PACKED = 2
 """How often a byte that is sent or received is copied besides."""
 
@@ -45,6 +47,8 @@ class MoveCosts:
     slots: int
     rates: Rates
     _made: dict[Any, Any] = field(default_factory=dict)
+    _kinds: dict[Any, int] = field(default_factory=dict)
+    """What the workers of a node may have, each with a number."""
 
     def nanoseconds(self, home: Placed, place: Placed) -> int:
         """By the planner's transfers."""
@@ -69,33 +73,41 @@ class MoveCosts:
         return round(self._lasting(rounds, copied))
 
     def matrix(self, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
-        """int64 [homes, places]."""
-        found = [[self._once(home, place) for place in places] for home in homes]
-        return np.array(found, np.int64).reshape(len(homes), len(places))
-
-    def _once(self, home: Placed, place: Placed) -> int:
-        key = self._geometry(home, place)
-        if key not in self._made:
-            self._made[key] = self._nearly(home, place)
-        found: int = self._made[key]
+        """int64 [homes, places]. Pairs that only nodes' order distinguishes are reckoned once."""
+        nodes = 1 + max(max(place.ranks) for place in (*homes, *places)) // self.slots
+        of_homes, of_places = (np.array([self._by_node(it, nodes) for it in of]) for of in (homes, places))
+        found = np.zeros((len(homes), len(places)), np.int64)
+        for row, (home, own_N) in enumerate(zip(homes, of_homes, strict=True)):
+            pairs = np.sort(own_N * KINDS + of_places, axis=1)
+            _, firsts, of_pair = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+            reckoned = [self._once(pairs[first].tobytes(), home, places[first]) for first in firsts.tolist()]
+            found[row] = np.array(reckoned)[of_pair.reshape(-1)]
         return found
 
-    def _geometry(self, home: Placed, place: Placed) -> Any:
-        """Equal for pairs that only nodes' numbers distinguish."""
-        kinds = (home.layout, home.backend, place.layout, place.backend)
-        sides = [_run(it.ranks) for it in (home, place)]
-        if None in sides:
-            return kinds, home.ranks, place.ranks
-        (first, last), (begin, end) = sides  # type: ignore[misc]
-        apart = last // self.slots < begin // self.slots or end // self.slots < first // self.slots
-        return kinds, first % self.slots, "apart" if apart else begin - first, begin % self.slots
+    def _once(self, pairs: bytes, home: Placed, place: Placed) -> int:
+        if pairs not in self._made:
+            self._made[pairs] = self._nearly(home, place)
+        found: int = self._made[pairs]
+        return found
+
+    def _by_node(self, place: Placed, nodes: int) -> list[int]:
+        """Of each node, the number of what its workers have there, by slot."""
+        has: list[list[int]] = [[-1] * self.slots for _ in range(nodes)]
+        stages, cuts = _shares(place)
+        for index, rank in enumerate(_holders(place)):
+            has[rank // self.slots][rank % self.slots] = int(stages[index] * place.layout.size + cuts[index])
+        kinds = self._kinds
+        return [kinds.setdefault((place.layout, place.backend, *slots), len(kinds)) for slots in has]
 
     def _nearly(self, home: Placed, place: Placed) -> int:
         if (home.layout, home.ranks, home.backend) == (place.layout, place.ranks, place.backend):
             return 0
         ranks = sorted({*home.ranks, *place.ranks})
         nodes = np.array([rank // self.slots for rank in ranks])
-        cells = _Cells.of(self.config, home, place, ranks)
+        key = ("groups", _layout(home).pp, _layout(place).pp)
+        if key not in self._made:
+            self._made[key] = _groups(self.config, *key[1:])
+        cells = _Cells.of(self._made[key], home, place, ranks)
         rounds, copied = _shared_out(cells, np.unique(nodes, return_inverse=True)[1])
         scaled = [_Traffic(*(each * self.size for each in traffic)) for traffic in rounds]
         return round(self._lasting(scaled, copied * self.size))
@@ -138,11 +150,6 @@ def _over(link: Link, sizes: np.ndarray) -> np.ndarray:
     return link.latency_ns * messages + sizes / link.bytes_per_s * SECOND
 
 
-def _run(ranks: Sequence[int]) -> tuple[int, int] | None:
-    """The first and the last of ranks that follow one another."""
-    return (ranks[0], ranks[-1]) if ranks[-1] - ranks[0] == len(ranks) - 1 and list(ranks) == sorted(ranks) else None
-
-
 class _Cells(NamedTuple):
     """Runs of a model's numbers, each wholly with a worker or not at all."""
 
@@ -151,33 +158,35 @@ class _Cells(NamedTuple):
     target_CR: np.ndarray
 
     @staticmethod
-    def of(config: DecoderConfig, home: Placed, place: Placed, ranks: Sequence[int]) -> "_Cells":
-        pieces = [_pieces(it) for it in (home, place)]
-        runs = lcm(*(count for _, count in pieces))
-        groups = _groups(config, *(layout.pp for layout, _ in pieces))
+    def of(groups: "Counter[tuple[_Stages, bool]]", home: Placed, place: Placed, ranks: Sequence[int]) -> "_Cells":
+        sides = (home, place)
+        runs = lcm(*(_layout(side).tp for side in sides))
+        counts = np.array([runs if is_cut else 1 for _, is_cut in groups])
+        group_C = np.repeat(np.arange(len(groups)), counts)
+        run_C = np.arange(len(group_C)) - np.repeat(np.cumsum(counts) - counts, counts)
+        numel_C = (np.array(list(groups.values())) / counts)[group_C]
         column = {rank: number for number, rank in enumerate(ranks)}
-        numel, has = [], [list[np.ndarray](), list[np.ndarray]()]
-        for (stages, is_cut), count in groups.items():
-            of_group = runs if is_cut else 1
-            numel += [count / of_group] * of_group
-            for side, (placed, (layout, cuts)) in enumerate(zip((home, place), pieces, strict=True)):
-                table = np.zeros((of_group, len(ranks)), bool)
-                for index, rank in enumerate(_holders(placed)):
-                    if index // (layout.tp * layout.dp) in stages[side]:
-                        begin, end = _share(index, layout, cuts, of_group)
-                        table[begin:end, column[rank]] = True
-                has[side].append(table)
-        return _Cells(np.array(numel), np.concatenate(has[0]), np.concatenate(has[1]))
+        tables = []
+        for side, placed in enumerate(sides):
+            layout = _layout(placed)
+            member = np.array([[stage in stages[side] for stage in range(layout.pp)] for stages, _ in groups])
+            stage_R, cut_R = _shares(placed)
+            table = np.zeros((len(group_C), len(ranks)), bool)
+            is_own = (run_C // (runs // layout.tp))[:, None] == cut_R
+            mine = member[group_C][:, stage_R] & (is_own | (counts[group_C] == 1)[:, None])
+            table[:, [column[rank] for rank in _holders(placed)]] = mine
+            tables.append(table)
+        return _Cells(numel_C, tables[0], tables[1])
 
 
-def _pieces(place: Placed) -> tuple[Layout, int]:
-    """Its layout, and into how many runs matrices are cut there: by tensor ranks, or by those of a backend that cuts
-    them over data."""
+def _layout(place: Placed) -> Layout:
+    """As which matrices are cut there: by a backend that cuts them over data, as if over tensor ranks; for a server,
+    not at all."""
     if place.backend and place.layout.dp > 1 and cut_by(place.backend):
-        return Layout(tp=place.layout.dp), place.layout.dp
+        return Layout(tp=place.layout.dp)
     if place.backend and server_of(place.backend) is not None:
-        return Layout(dp=place.layout.dp), 1
-    return place.layout, place.layout.tp
+        return Layout(dp=place.layout.dp)
+    return place.layout
 
 
 def _holders(place: Placed) -> Sequence[int]:
@@ -185,13 +194,10 @@ def _holders(place: Placed) -> Sequence[int]:
     return place.ranks[:: place.layout.tp] if served else place.ranks
 
 
-def _share(index: int, layout: Layout, cuts: int, runs: int) -> tuple[int, int]:
-    """The runs that the index-th worker has."""
-    if runs == 1:
-        return 0, 1
-    each = runs // cuts
-    first = index % layout.tp * each
-    return first, first + each
+def _shares(place: Placed) -> tuple[np.ndarray, np.ndarray]:
+    """Of each that holds something, its stage and its tensor rank."""
+    layout, index = _layout(place), np.arange(len(_holders(place)))
+    return index // (layout.tp * layout.dp), index % layout.tp
 
 
 _Stages = tuple[frozenset[int], frozenset[int]]
