@@ -17,6 +17,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE":
 import against_trl
 import backends
 import calls
+import costs
 import demo
 import durability
 import exports
@@ -164,6 +165,15 @@ SECTIONS: Mapping[str, Section] = {
         "at one of 64 tokens or after 256. Two processes that share nothing, each with all of the work, say what the "
         "machine's second core is worth. Groups are formed by eight processes on these two cores.",
         lambda work, _: layouts.layouts(work),
+    ),
+    "costs": Section(
+        "Cost model",
+        "What `hpcrl.placement.costs` predicts against what calls take: two models of 1 and 4 million parameters, two "
+        "processes of a thread each, gloo between them; wall time until both have ended, medians of five rounds. "
+        "Blocks, what is around them, rounds and updates are profiled in the same minutes, on one process and on two "
+        "in t2, on uniform texts of 24 and 96 tokens; then 24 texts of other, spread lengths are predicted, generated "
+        "and trained on.",
+        lambda work, _: costs.costs(work),
     ),
     "backends": Section(
         "Backends",

@@ -232,12 +232,15 @@ class CostModel:
     def _generating(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
         pp, link = at.layout.pp, self._line(at).send
         found = [0.0]
-        for part in self.workload.generated(at.layout.dp, pp, self._generation.slots, tokens):
+        parts = self.workload.parts(at.layout.dp)
+        of_parts = self.workload.generated(at.layout.dp, pp, self._generation.slots, tokens)
+        for rows, part in zip(parts, of_parts, strict=True):
             visits = part if pp == 1 else part.one_by_one()
             each = np.stack([costs.visits(visits, stage) for stage in range(pp)]) * visits.times_V
             moved = costs.sent(np.where(visits.tokens_V > 0, visits.tokens_V, visits.rows_V))
             sent = (link.latency_ns + moved / link.bytes_per_s * 1e9) * (visits.rows_V > 0) * (pp > 1)
-            found.append(visits_duration(each, sent))
+            once = max(costs.beginning(len(rows), stage) for stage in range(pp)) if rows else 0.0
+            found.append(once + visits_duration(each, sent))
         return max(found) + self._between_passes(role, config, at, passes=1)
 
     def _blending(self, role: str, config: ModelConfig, at: _Arranged) -> float:

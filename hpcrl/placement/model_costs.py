@@ -76,6 +76,14 @@ class ModelCosts:
             found += self._of_blocks("taught", sizes, stage)
         return found
 
+    def beginning(self, rows: int, stage: int) -> float:
+        """Of a generation of so many rows: what is done once, for caches and matrices."""
+        blocks, around = self._measured("block", "begin"), self._measured("entry", "begin")
+        if blocks is None or around is None:
+            return float(self.rates.fixed.pass_ns)
+        x, y = np.array([rows]), np.ones(1)
+        return float((self._blocks[stage] * blocks.at(x, y) + around.at(x, y))[0])
+
     def visits(self, of: Visits, stage: int) -> np.ndarray:
         """[M]: each visit of a generation to a stage."""
         begins, continues = of.tokens_V > 0, (of.tokens_V == 0) & (of.rows_V > 0)

@@ -18,8 +18,8 @@ SECOND = 1e9
 Part = Literal["block", "entry", "head", "update"]
 """Of a model: one of its blocks; what comes before the first and with every pass (vectors of tokens, the host's work);
 what comes after the last; what an optimizer does with its own share."""
-Pass = Literal["forward", "taught", "backward", "prefill", "decode"]
-"""forward: without gradients; taught: the same for a backward pass that follows."""
+Pass = Literal["forward", "taught", "backward", "begin", "prefill", "decode"]
+"""forward: without gradients; taught: the same for a backward pass that follows; begin: what a generation does once."""
 
 
 class Link(msgspec.Struct, frozen=True):
