@@ -74,6 +74,13 @@ def linear(experiment: Any) -> Rates:
         measured("head", "taught", of_head, 100, 0),
         measured("head", "backward", of_head, 200, 0),
         measured("update", "taught", "", 0, 0),
+        measured("block", "prefill", of_block, 12, 3),
+        measured("block", "decode", of_block, 7, 4),
+        measured("block", "begin", of_block, 0, 0),
+        measured("entry", "begin", of_head, 2, 0),
+        measured("entry", "prefill", of_head, 1, 0),
+        measured("entry", "decode", of_head, 0, 0),
+        measured("head", "decode", of_head, 50, 0),
     ]
     nothing = Link(0, 1e30)
     fields = {name: getattr(CPU_CORE, name) for name in CPU_CORE.__struct_fields__}
@@ -101,6 +108,19 @@ def test_a_train_step_is_the_sum_of_its_measured_passes_by_hand(experiment: Any)
         expected += 1000
     found = costs.call_nanoseconds(calls(experiment)["actor_train"], placed(Layout()))
     assert isclose(found, expected * work.passes + 77, abs_tol=1)
+
+
+def test_a_generation_is_the_sum_of_its_measured_visits_by_hand(experiment: Any) -> None:
+    few = replace(experiment, generation=replace(experiment.generation, slots=3))
+    costs = model_of(few, linear(experiment))
+    blocks, (part,) = costs.models["actor"].blocks, costs.workload.generated(1, 1, 3, 64)
+    each = part.one_by_one()
+    expected = 1000 * blocks + 1000 + 2 * costs.workload.samples
+    for rows, tokens, pairs, seen in zip(each.rows_V, each.tokens_V, each.pairs_V, each.context_V, strict=True):
+        block = 12 * tokens + 3 * pairs if tokens else 7 * rows + 4 * (seen + rows) / 2
+        expected += blocks * (1000 + block) + 1000 + tokens + 1000 + 50 * rows
+    found = costs.call_nanoseconds(calls(few)["actor_gen"], placed(Layout()))
+    assert part.rounds > 20 and isclose(found, expected + 77, abs_tol=1)
 
 
 def costs_of_ends(model: DecoderConfig) -> float:
