@@ -85,7 +85,7 @@ def lengths_in(path: Path) -> Lengths:
 def lengths_of_run(samples: Path) -> Lengths:
     """Of a run's folder of archives, as its newest training steps have them. Raises DataError where none has texts."""
     lines: list[Line] = []
-    for path in sorted(samples.glob("step-*.h5"))[-ARCHIVES:]:
+    for path in sorted(samples.rglob("step-*.h5"))[-ARCHIVES:]:
         groups = read_archive(path)[1]
         train = groups.get("train")
         if train is None or not {"prompts", "responses"} <= set(train.keys):

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.kept_run import kept_run, response
 
 from hpcrl.data.pipeline_order import cohorts
 from hpcrl.errors import DataError
 from hpcrl.placement.flops import Text
-from hpcrl.placement.lengths import Lengths, lengths_in, spread_lengths
+from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
 from hpcrl.placement.visits import Prompts, Visits, visits_of
 from hpcrl.placement.workload import Workload
 
@@ -123,3 +124,12 @@ def test_lengths_of_a_file_are_read_and_what_is_none_is_refused(tmp_path: Path) 
         lengths_in(path)
     with pytest.raises(ValueError, match="at least one token"):
         Lengths(np.array([1]), np.array([0]))
+
+
+def test_lengths_of_a_run_are_those_of_its_archives(tmp_path: Path) -> None:
+    run = kept_run(tmp_path / "run", {1: {"a": response("xyz", "ab"), "b": response("x", "abcd")}})
+    found = lengths_of_run(run.root / "samples")
+    assert (found.prompts.tolist(), found.responses.tolist()) == ([3, 1], [2, 4])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="no archives with prompts and responses"):
+        lengths_of_run(tmp_path / "none")
