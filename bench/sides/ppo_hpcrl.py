@@ -1,7 +1,8 @@
 """hpcrl's PPO roles and a frozen reward model, a step a round, as a worker runs them. Arguments: the model's folder,
-and a new folder for a run where the step's samples are to be archived too.
+and a new folder for a run where the step's samples are to be archived too, or `unwatched`.
 
-What calls do is measured as a worker measures it; `own_s` is what that takes, `archive_s` what the archive does.
+What calls do is measured as a worker measures it; `own_s` is what that takes, `archive_s` what the archive does. An
+unwatched step has neither.
 
 The project's reward role has no model yet: a frozen value head's last number stands in for one, as TRL has it.
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from archiver import Archiver
-from roles import Watched, build, builder, rows_of, settle
+from roles import Unwatched, Watched, build, builder, rows_of, settle
 from serving import serve
 from shapes import RESPONSE_TOKENS, prompts
 
@@ -28,6 +29,7 @@ from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.workers.host import Work
 
 MINIBATCHES = 4
+UNWATCHED = "unwatched"
 
 settle()
 folder = sys.argv[1]
@@ -43,11 +45,12 @@ experiment = PPOExperiment(
     control=ControlConfig(steps=1000),
 )
 tokenizer = Path(folder, "tokenizer.json")
-meter = Watched()
+mode = sys.argv[2] if len(sys.argv) > 2 else ""
+meter = Unwatched() if mode == UNWATCHED else Watched()
 roles = {name: build(name, experiment, tokenizer, meter) for name in ("actor", "critic", "reference")}
 reward_model = builder("reference", experiment, tokenizer, head="value", meter=meter).engine()
 plan = plan_for(experiment)
-archiver = Archiver(experiment, Path(sys.argv[2]), rows_of(prompts=prompts())) if len(sys.argv) > 2 else None
+archiver = Archiver(experiment, Path(mode), rows_of(prompts=prompts())) if mode not in ("", UNWATCHED) else None
 drawn = [call for call in plan.calls if call.dataset == "train"]
 calls = sorted(drawn, key=lambda call: call.kind == "train_step")
 

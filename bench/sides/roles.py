@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens
-from hpcrl.engines.model import PackedModel
+from hpcrl.engines.model import PackedModel, Size
 from hpcrl.engines.sampler import Sampler
 from hpcrl.families.config import HeadKind
 from hpcrl.models.kernels import Kernels
@@ -63,6 +63,20 @@ class Watched(Meter):
             return found
 
         return call
+
+
+class Unwatched(Meter):
+    """One that measures nothing, so that a step can be had without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        PackedModel.size = lambda *_: Size(0, 0, 0.0, 0.0)
+        Sampler._tell = lambda *_: None
+        self.begin = self.taken = self.count = self.rows = lambda *_: None
+        self.timing = self.together = lambda *_: nullcontext()
+
+    def seconds(self) -> float:
+        return 0.0
 
 
 def settle() -> None:
