@@ -34,8 +34,13 @@ class Room(Generic[D]):
 
 def names(room: Room[D]) -> tuple[str, ...]:
     """The modules of the room that declare, by name. Imports none of them."""
-    modules = sorted((file for file in files(room.package).iterdir() if file.name.endswith(".py")), key=str)
-    return tuple(file.name.removesuffix(".py") for file in modules if _line_of(file, room.attribute))
+    return _declaring(Path(str(files(room.package))), room.attribute)
+
+
+@functools.cache
+def _declaring(folder: Path, attribute: str) -> tuple[str, ...]:
+    modules = sorted((file for file in folder.iterdir() if file.name.endswith(".py")), key=str)
+    return tuple(file.name.removesuffix(".py") for file in modules if _line_of(file, attribute))
 
 
 def find(room: Room[D], name: str, setting: str, fitting: Callable[[str], bool] = lambda _: True) -> D:
@@ -49,7 +54,7 @@ def find(room: Room[D], name: str, setting: str, fitting: Callable[[str], bool] 
     path: Path | Traversable
     if own is not None:
         path, attribute, importing = own, name.rpartition(":")[2], functools.partial(_user_module, own)
-    elif name.isidentifier() and _line_of(files(room.package) / f"{name}.py", room.attribute):
+    elif name in names(room):
         path, attribute = files(room.package) / f"{name}.py", room.attribute
         importing = functools.partial(importlib.import_module, f"{room.package}.{name}")
     else:

@@ -192,16 +192,29 @@ def _descriptions(section: type) -> Mapping[str, str]:
 
 def settings(config: type, default: Any = MISSING, prefix: str = "") -> Iterator[Setting]:
     """All leaves of a configuration in the order of its fields; `default` is an instance that gives the defaults."""
-    hints, types = get_type_hints(config, include_extras=True), get_type_hints(config)
-    for field in fields(config):
-        name, key = field.name, prefix + field.name
-        value = _default(field) if default is MISSING else getattr(default, name)
-        if is_dataclass(section := types[name]):
-            assert isinstance(section, type)
-            yield from settings(section, value, key + ".")
+    for field, hint, kind, change in _declared(config):
+        key = prefix + field.name
+        value = _default(field) if default is MISSING else getattr(default, field.name)
+        if is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from settings(kind, value, key + ".")
         else:
-            change = _change(config, name, hints[name])
-            yield Setting(key, hints[name], types[name], value, change, config)
+            yield Setting(key, hint, kind, value, change, config)
+
+
+@cache
+def _declared(config: type) -> tuple[tuple[Field[Any], Any, Any, ChangeClass | None], ...]:
+    """Field, type with its marks, type alone and class of change of all that a section has."""
+    hints, types = get_type_hints(config, include_extras=True), _types(config)
+    return tuple(
+        (it, hints[it.name], types[it.name], _change(config, it.name, hints[it.name])) for it in fields(config)
+    )
+
+
+@cache
+def _types(config: type) -> Mapping[str, Any]:
+    """Without their marks. Python evaluates them anew each time that it is asked."""
+    return MappingProxyType(get_type_hints(config))
 
 
 def _change(config: type, name: str, hint: Any) -> ChangeClass | None:
@@ -223,7 +236,8 @@ def is_storable(hint: Any) -> bool:
 
 def build(config: type[T], values: Mapping[str, Any]) -> T:
     """The configuration of nested values that have their types. Asks for no bound."""
-    types = get_type_hints(config)
+    section: type = config
+    types = _types(section)
     made = {name: build(types[name], value) if is_dataclass(types[name]) else value for name, value in values.items()}
     return config(**made)
 
@@ -234,7 +248,7 @@ def _default(field: Field[Any]) -> Any:
 
 def sections(config: type, prefix: str = "") -> Iterator[tuple[str, type]]:
     """The dotted name of every nested part and the dataclass whose field it is, outermost first."""
-    for name, hint in get_type_hints(config).items():
+    for name, hint in _types(config).items():
         if is_dataclass(hint):
             assert isinstance(hint, type)
             yield prefix + name, config

@@ -124,7 +124,7 @@ class DecoderConfig:
     tied: bool = False
     head: HeadKind = "vocabulary"
     initializer_range: float = 0.02
-    carried: Mapping[str, Any] = field(default_factory=dict)
+    carried: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Fields of config.json that change no number (token ids and the like), carried to the export."""
     adapters: Adapters | None = None
     """Those that are trained in the place of the parameters: what is declared of such a model is they alone."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,6 +91,7 @@ def family_of(config: DecoderConfig) -> Family:
     return find(FAMILIES, config.family, SETTING)
 
 
+@lru_cache(maxsize=64)
 def parameters_of(config: DecoderConfig) -> tuple[Parameter, ...]:
     """All parameters of a model, layer by layer."""
     return tuple(family_of(config).parameters(config))

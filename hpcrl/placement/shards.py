@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hpcrl.data.partition import contiguous
 from hpcrl.families.config import DecoderConfig
@@ -51,6 +52,7 @@ def cut_of(layout: Layout, index: int) -> Cut:
     return Cut(index % layout.tp, layout.tp, index // (layout.tp * layout.dp), layout.pp)
 
 
+@lru_cache(maxsize=32)
 def stages(config: DecoderConfig, pp: int) -> tuple[range, ...]:
     """The layers of each stage, so that the stage with most parameters has as few as can be. Each has a block.
 
@@ -85,6 +87,7 @@ def stage_parameters(config: DecoderConfig, pp: int) -> tuple[tuple[Parameter, .
     return tuple(map(tuple, found))
 
 
+@lru_cache(maxsize=32)
 def held(config: DecoderConfig, cut: Cut) -> tuple[Held, ...]:
     """All that a rank holds, layer by layer. Raises ValueError where the model cannot be cut so."""
     return tuple(_held(config, cut))
