@@ -39,7 +39,7 @@ PATIENT = {"lost_after_s": 60.0, "start_timeout_s": 60.0}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    return whole_run(tmp_path_factory.mktemp("whole"), laid_out())
+    return whole_run(tmp_path_factory.mktemp("whole"), laid_out(**PATIENT))
 
 
 @pytest.fixture(scope="module")
