@@ -71,7 +71,6 @@ STRIKES = {
 }
 FAST = {
     ("native", "before its reply"),
-    ("fsdp", "in a snapshot"),
     ("zero 2 and 3", "in a backward pass"),
 }
 
