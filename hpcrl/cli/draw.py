@@ -82,5 +82,5 @@ def _draw(text: bytes, form: str) -> tuple[bytes, str]:
 
 
 def _write(name: Path, content: bytes) -> None:
-    with written("--out", name) as path:
-        path.write_bytes(content)
+    with written("--out", name) as file:
+        file.write(content)

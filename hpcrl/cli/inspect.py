@@ -7,7 +7,7 @@ import msgspec
 from jsonargparse import Namespace
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
-from hpcrl.cli.outputs import written, written_whole
+from hpcrl.cli.outputs import written
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError, MissingExtraError
 from hpcrl.inspect.audit_text import told_on_stderr
@@ -100,9 +100,10 @@ def run(words: Sequence[str]) -> int:
         raise ConfigurationError([f"{given.view} is no view of a run."], f"There are: {', '.join(VIEWS)}.")
     _refuse_others_options(given)
     if given.plot:
-        with written("--plot", run_dir.root / "curves.png"):
-            drawn = plot(run_dir)
-        print("\n".join(map(str, drawn)))
+        for name, drawn in plot(run_dir).items():
+            with written("--plot", run_dir.root / name) as file:
+                file.write(drawn)
+            print(run_dir.root / name)
         return int(ExitCode.DONE)
     reader = RunReader(run_dir)
     view = VIEWS[given.view][0](reader, given)
@@ -119,8 +120,8 @@ def _write_report(view: Report, reader: RunReader, out: str | None) -> None:
     if out is None:
         raise ConfigurationError(["The view report is a page."], "Name it: --html FILE.")
     page = report_page(view, reader)
-    with written("--html", out) as path:
-        path.write_text(page, encoding="utf-8")
+    with written("--html", out) as file:
+        file.write(page.encode())
     print(out)
 
 
@@ -132,7 +133,7 @@ def _tell(view: Any, given: Namespace) -> None:
     elif given.html or given.perfetto:
         for option, name, write in (("--html", given.html, _write_page), ("--perfetto", given.perfetto, _write_trace)):
             if name:
-                with written_whole(option, name) as file:
+                with written(option, name) as file:
                     write(view, file)
         print("\n".join(path for path in (given.html, given.perfetto) if path))
     else:

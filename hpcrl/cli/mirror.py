@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
-from hpcrl.cli.outputs import written
+from hpcrl.cli.outputs import writable
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.mirrors.mirror import LOOK_S, PROGRAMS, Told, mirroring
@@ -34,7 +34,7 @@ def run(words: Sequence[str]) -> int:
         )
     run_dir = RunDirectory.look(find_run(given.run))
     folder = run_dir.mirror(given.to) if given.out is None else Path(given.out).absolute()
-    with written("--out", folder):
+    with writable("--out", folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with mirroring(given.to, run_dir, folder) as mirror:
         told = Told(run_dir, mirror)

@@ -26,7 +26,7 @@ MISTAKES = frozenset(
 
 
 @contextmanager
-def written(option: str, path: str | Path) -> Iterator[Path]:
+def writable(option: str, path: str | Path) -> Iterator[Path]:
     """The path, to be written to. Raises ConfigurationError where the operating system lets nobody write there."""
     try:
         yield Path(path)
@@ -37,18 +37,25 @@ def written(option: str, path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def written_whole(option: str, path: str | Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name once it is whole. A link, and what is no file, such as a pipe, are written to."""
-    with written(option, path) as place:
-        direct = place.is_symlink() or (place.exists() and not place.is_file())
-        part = place if direct else place.parent / f".{place.name}.{os.getpid()}"
+def written(option: str, path: str | Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name once it is whole and on disk: whatever happens before that, the name has what it had.
+
+    A link, and what is no file, such as a pipe, are written to. Raises ConfigurationError as `writable` does.
+    """
+    with writable(option, path) as place:
+        if place.is_symlink() or (place.exists() and not place.is_file()):
+            with open(place, "wb") as file:
+                yield file
+            return
+        part = place.with_name(f".hpcrl-{os.getpid()}.part")  # no longer than a name may be
         try:
             with open(part, "wb") as file:
                 yield file
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(part, place)
         finally:
-            if not direct:
-                part.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
 
 
 def refuse_unwritable(option: str, path: Path) -> None:

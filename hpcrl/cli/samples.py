@@ -91,8 +91,8 @@ def _tell(view: Samples, given: Namespace) -> None:
     files = {option: (name, form) for option, (name, form) in files.items() if name is not None}
     for option, (name, form) in files.items():
         content = form(view)
-        with written(option, name) as path:
-            path.write_bytes(content)
+        with written(option, name) as file:
+            file.write(content)
     if files:
         print(f"{', '.join(name for name, _ in files.values())}: {counted(view)}", file=sys.stderr)
     elif not given.jsonl:

@@ -84,7 +84,7 @@ class _Draft:
     def line(self, queue: Queue | None) -> RunLine:
         state, why, code = self._alone() if queue is None else self._judged(queue)
         rows = [self._reader.newest_metrics()]
-        shown = figures(rows)[:1]
+        shown = figures(rows, self._reader.right_at)[:1]
         return RunLine(
             name=self.run.root.name,
             run_dir=str(self.run.root),

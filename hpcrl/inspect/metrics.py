@@ -1,7 +1,8 @@
 """Rows of metrics: which of them a person looks at first, and how they went."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hpcrl.inspect.lines import Row
 
@@ -20,19 +21,29 @@ class Figure:
     def show(self, value: float | None) -> str:
         return "–" if value is None else f"{value:.{self.decimals}f}"
 
+    def said(self, value: float | None) -> str:
+        """Within a line of several."""
+        return f"{self.label}: {self.show(value)}"
 
-ACCURACY, ACCURACY_KEY = "held-out accuracy", "eval_rew/accuracy"
+
+SHARE_RIGHT = "eval_rew/accuracy"
 
 
-def accuracy_at(right_at: float) -> str:
-    """What it is the share of, where something else of the run may be called right too."""
+def share_right(right_at: float) -> str:
+    """What it is called: something else of the run may be called accuracy, or right."""
     return f"held-out share with reward ≥ {right_at:g}"
+
+
+def right_at(configuration: Mapping[str, Any]) -> float:
+    """The reward from which a response counts as right, of a run's settings."""
+    section = configuration.get("reward")
+    return float(section.get("right_at", 1.0)) if isinstance(section, Mapping) else 1.0
 
 
 FIGURES = (
     Figure("reward", "rew_inf/reward"),
     Figure("held-out reward", "eval_rew/reward"),
-    Figure(ACCURACY, ACCURACY_KEY),
+    Figure(share_right(1.0), SHARE_RIGHT),
     Figure("KL", "actor_train/kl", 4),
     Figure("length", "actor_gen/response_length", 1),
     Figure("loss", "actor_train/loss", 4),
@@ -55,8 +66,12 @@ def last(rows: Sequence[Row], key: str) -> float | None:
     return values[-1] if values else None
 
 
-def figures(rows: Sequence[Row]) -> list[Figure]:
-    """What to show of these rows first."""
+def figures(rows: Sequence[Row], right_at: float) -> list[Figure]:
+    """What to show of these rows first. `right_at`: the reward from which a response counts as right."""
     measured = dict.fromkeys(key for row in rows for key in row if key not in BESIDES)
-    known = [figure for figure in FIGURES if figure.key in measured]
+    known = [_told(figure, right_at) for figure in FIGURES if figure.key in measured]
     return known or [Figure(key, key, 4) for key in list(measured)[:UNKNOWN_FIGURES]]
+
+
+def _told(figure: Figure, right_at: float) -> Figure:
+    return replace(figure, label=share_right(right_at)) if figure.key == SHARE_RIGHT else figure

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +13,8 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, MissingExtraError
 from hpcrl.foreign import plain
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import ACCURACY, ACCURACY_KEY, accuracy_at, figures, last, series
+from hpcrl.inspect.metrics import SHARE_RIGHT, figures, last, series, share_right
 from hpcrl.inspect.reader import RunReader
-from hpcrl.inspect.views.summary import right_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +83,7 @@ PANELS = (
         (
             Curve("rew_inf/reward", "training, sampled"),
             Curve("eval_rew/reward", "held out, greedy", True),
-            Curve(ACCURACY_KEY, ACCURACY, True),
+            Curve(SHARE_RIGHT, share_right(1.0), True),
         ),
     ),
     Panel("KL to the reference, per token", (Curve("actor_train/kl"),)),
@@ -96,23 +94,23 @@ PANELS = (
 )
 
 
-def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
-    """Write curves.png and curves.svg into `folder` (the run directory) and return their paths.
+def plot(run: RunDirectory) -> dict[str, bytes]:
+    """curves.png and curves.svg: what is in them.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
         DataError: no step is finished.
     """
     with _matplotlib():
-        return _plot(run, folder or run.root)
+        return _plot(run)
 
 
-def _plot(run: RunDirectory, folder: Path) -> list[Path]:
+def _plot(run: RunDirectory) -> dict[str, bytes]:
     from matplotlib.figure import Figure
 
     reader = RunReader(run)
     rows = reader.rows()
-    panels = _panels(rows, right_at(reader))
+    panels = _panels(rows, reader.right_at)
     if not panels:
         raise DataError(f"{run.root} has no finished step yet, so there is nothing to plot.")
     lines = -(-len(panels) // COLUMNS)
@@ -128,10 +126,12 @@ def _plot(run: RunDirectory, folder: Path) -> list[Path]:
         if len(panel.curves) > 1:
             axes.legend(fontsize=8, frameon=False, loc="lower right")
         _mark_settings(axes, reader.seen.settings)
-    paths = [folder / f"curves.{kind}" for kind in ("png", "svg")]
-    for path in paths:
-        figure.savefig(path, dpi=140)
-    return paths
+    made = {}
+    for kind in ("png", "svg"):
+        out = io.BytesIO()
+        figure.savefig(out, format=kind, dpi=140)
+        made[f"curves.{kind}"] = out.getvalue()
+    return made
 
 
 def panels_of_a_page(reader: RunReader) -> list[Drawn]:
@@ -140,7 +140,7 @@ def panels_of_a_page(reader: RunReader) -> list[Drawn]:
     Raises MissingExtraError where matplotlib is not installed.
     """
     rows, found = reader.rows(), []
-    for panel in _panels(rows, right_at(reader)):
+    for panel in _panels(rows, reader.right_at):
         # Names within a panel are made of the salt, and differ from those of other panels of the page.
         with _matplotlib(**{"svg.fonttype": "none", "svg.hashsalt": panel.title}):
             found.append(_drawn(panel, rows, reader))
@@ -203,11 +203,11 @@ def _panels(rows: Sequence[Row], right_at: float) -> list[Panel]:
     known = [panel for panel in PANELS if any(curve.key in measured for curve in panel.curves)]
     if known:
         return [replace(panel, curves=tuple(_told(curve, right_at) for curve in panel.curves)) for panel in known]
-    return [Panel(figure.label, (Curve(figure.key),)) for figure in figures(rows)]
+    return [Panel(figure.label, (Curve(figure.key),)) for figure in figures(rows, right_at)]
 
 
 def _told(curve: Curve, right_at: float) -> Curve:
-    return replace(curve, label=accuracy_at(right_at)) if curve.key == ACCURACY_KEY else curve
+    return replace(curve, label=share_right(right_at)) if curve.key == SHARE_RIGHT else curve
 
 
 def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[int]) -> None:

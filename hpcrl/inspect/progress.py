@@ -129,7 +129,8 @@ class Progress:
 
     def _figures(self) -> list[str]:
         rows = self._view.rows()
-        return [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)[:FIGURES_IN_A_LINE]]
+        shown = figures(rows, self._view.right_at)[:FIGURES_IN_A_LINE]
+        return [figure.said(last(rows, figure.key)) for figure in shown]
 
     def _pace(self) -> list[str]:
         activity = self._view.newest
@@ -183,7 +184,7 @@ class Progress:
         for justify in ("left", "right", "left", "left"):
             table.add_column(justify=justify, no_wrap=True)
         rows = self._view.rows()
-        for figure in figures(rows):
+        for figure in figures(rows, self._view.right_at):
             steps, values = series(rows, figure.key)
             if values:
                 newest = figure.show(values[-1]) + ("" if steps[-1] == rows[-1]["step"] else f" (step {steps[-1]})")

@@ -21,6 +21,7 @@ from hpcrl.events import RowsLeftOut, WorkersReady
 from hpcrl.inspect.activity import PACED, Activity
 from hpcrl.inspect.entries import EntryTail
 from hpcrl.inspect.lines import Row, Tail, backwards, parse
+from hpcrl.inspect.metrics import right_at
 from hpcrl.inspect.older import OlderFold, row_of
 from hpcrl.inspect.planned import Planned, read_planned
 
@@ -262,6 +263,11 @@ class RunReader:
         for metrics in self.rows():
             seen = fold.feed(metrics)
         return seen
+
+    @cached_property
+    def right_at(self) -> float:
+        """The reward from which a response counts as right."""
+        return right_at(self.run.configuration())
 
     def newest_metrics(self) -> dict[str, float]:
         """The newest value of each."""

@@ -4,14 +4,13 @@ sorts tables, and all is there without it.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from hpcrl.errors import MissingExtraError
 from hpcrl.inspect.cause_text import folded
 from hpcrl.inspect.glossary import GLOSSARY
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import ACCURACY, BESIDES, accuracy_at, series
+from hpcrl.inspect.metrics import BESIDES, series
 from hpcrl.inspect.pages import QUOTED_COMMANDS, command, markup, page, spoken, table
 from hpcrl.inspect.plots import Drawn, panels_of_a_page, smoothed_over
 from hpcrl.inspect.progress import sparkline
@@ -39,7 +38,7 @@ from hpcrl.inspect.view_tables import (
 )
 from hpcrl.inspect.views.report import Ends, Report
 from hpcrl.inspect.views.stragglers import Stragglers
-from hpcrl.inspect.views.summary import Summary, right_at
+from hpcrl.inspect.views.summary import Summary
 from hpcrl.inspect.views.why import Cause
 from hpcrl.inspect.words import counted
 
@@ -81,7 +80,7 @@ def report_page(view: Report, reader: RunReader) -> str:
         **_times(view),
         "timeline": _timeline(view),
         "glossary": GLOSSARY,
-        "tables": list(_tables(view, right_at(reader))),
+        "tables": list(_tables(view)),
         "hints": [(command(it), what) for it, what in whole.hints.items() if it not in _said_above(view)],
     }
     return page(f"{whole.name}: {state}", markup(PAGE, values), styles=STYLES + SAMPLE_STYLES, script=SCRIPT)
@@ -257,18 +256,13 @@ def _timeline(view: Report) -> Any:
     return timeline_body(view.timeline)
 
 
-def _tables(view: Report, right_at: float) -> Iterator[tuple[str, Any, str]]:
+def _tables(view: Report) -> Iterator[tuple[str, Any, str]]:
     """Title, table and what is said above it; folded."""
     found = (
-        (f"The last {counted(len(view.steps.steps), 'step')}", _steps(view, right_at), ""),
+        (f"The last {counted(len(view.steps.steps), 'step')}", steps_table(view.steps), ""),
         ("Workers that others waited for", stragglers_table(view.stragglers), exclude_advice(view.stragglers)),
         ("Memory by call", memory_table(view.memory), ""),
         ("Nodes", nodes_table(view.resources), ""),
         ("Workers", workers_table(view.resources), ""),
     )
     return ((title, table(of, title), said) for title, of, said in found if of.rows)
-
-
-def _steps(view: Report, right_at: float) -> Table:
-    made = steps_table(view.steps)
-    return replace(made, columns=tuple(accuracy_at(right_at) if it == ACCURACY else it for it in made.columns))

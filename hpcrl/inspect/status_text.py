@@ -24,7 +24,7 @@ def status_text(status: RunStatus) -> str:
         lines.append(f"Slurm    {status.slurm.describe()}")
     lines.append(f"progress {progress}")
     rows = [dict(status.metrics)]
-    shown = [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
+    shown = [figure.said(last(rows, figure.key)) for figure in figures(rows, status.right_at)]
     if shown:
         lines.append("metrics  " + ", ".join(shown))
     if "rounds" in status.metrics:

@@ -178,7 +178,7 @@ def facts_of(view: Summary) -> dict[str, str]:
 
 # ── other views ───────────────────────────────────────────────────────────────────────────────────────────────────────
 def steps_table(view: Steps) -> Table:
-    shown = figures([step.metrics for step in view.steps])[:FIGURES_SHOWN]
+    shown = figures([step.metrics for step in view.steps], view.right_at)[:FIGURES_SHOWN]
     has_mfu = any(step.mfu is not None for step in view.steps)
     rows = [
         (

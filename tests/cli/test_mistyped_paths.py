@@ -106,11 +106,11 @@ def test_every_command_is_tried() -> None:
 def test_a_full_disk_is_no_mistake_of_the_command_line(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigurationError, match=r"--html .* cannot be written: there is no folder"),
-        written("--html", tmp_path / "no" / "x.html") as path,
+        written("--html", tmp_path / "no" / "x.html") as file,
     ):
-        path.write_text("x")
-    with pytest.raises(OSError, match="No space left"), written("--html", "/dev/full") as path:
-        path.write_text("x")
+        file.write(b"x")
+    with pytest.raises(OSError, match="No space left"), written("--html", "/dev/full") as file:
+        file.write(b"x")
 
 
 def test_a_run_that_is_mistyped_is_met_with_the_nearest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

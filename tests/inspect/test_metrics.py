@@ -19,11 +19,15 @@ def test_a_series_has_only_the_steps_in_which_it_was_measured(tmp_path: Path) ->
 
 
 def test_figures_are_the_known_ones_or_the_first_few() -> None:
-    assert [figure.label for figure in figures([{"step": 1, "rew_inf/reward": 1.0, "x/y": 2.0}])] == ["reward"]
+    assert [figure.label for figure in figures([{"step": 1, "rew_inf/reward": 1.0, "x/y": 2.0}], 1.0)] == ["reward"]
     unknown = {"step": 1, "epoch": 0, "samples": 4} | {f"call/{letter}": 1.0 for letter in "abcdef"}
-    assert [figure.label for figure in figures([unknown])] == ["call/a", "call/b", "call/c", "call/d"]
+    assert [figure.label for figure in figures([unknown], 1.0)] == ["call/a", "call/b", "call/c", "call/d"]
 
 
 def test_the_reward_on_held_out_rows_is_shown_beside_the_accuracy():
     row = {"step": 1, "rew_inf/reward": 0.1, "eval_rew/reward": 0.2, "eval_rew/accuracy": 0.3}
-    assert [figure.label for figure in figures([row])] == ["reward", "held-out reward", "held-out accuracy"]
+    assert [figure.label for figure in figures([row], 0.5)] == [
+        "reward",
+        "held-out reward",
+        "held-out share with reward ≥ 0.5",
+    ]

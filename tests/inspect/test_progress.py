@@ -50,7 +50,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end(tmp_
     lines = shown(out).splitlines()
     assert len(lines) == 3
     assert lines[0].endswith("waiting for the workers")
-    assert "step 20/60  reward 0.679  held-out accuracy 0.716  KL 0.0126" in lines[1]
+    assert "step 20/60  reward: 0.679  held-out share with reward ≥ 1: 0.716  KL: 0.0126" in lines[1]
     assert "400 tokens/s  ETA 20 s" in lines[1]
     assert "step 30/60" in lines[2]
     assert "\x1b" not in shown(out)

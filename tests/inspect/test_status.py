@@ -207,7 +207,7 @@ def test_what_is_rendered_is_short_and_complete(tmp_path: Path) -> None:
     text = status_text(read_status(made.run.root))
     assert "state    done, attempt 1, exit code 0" in text
     assert "progress step 60 of 60" in text
-    assert "reward 0.870, held-out accuracy 0.875, KL 0.0190" in text
+    assert "reward: 0.870, held-out share with reward ≥ 1: 0.875, KL: 0.0190" in text
     assert len(text.splitlines()) < 8
 
 

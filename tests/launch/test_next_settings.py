@@ -83,7 +83,7 @@ def test_a_done_run_is_extended_by_its_length_and_by_nothing_else(
     rows = remains(run).metrics
     assert [(row["step"], row["settings"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (3, 1)]
     assert "settings 1 since step 3" in status_text(read_status(run.root))
-    assert "<!-- settings 1 -->" in plot(run)[1].read_text()
+    assert "<!-- settings 1 -->" in plot(run)["curves.svg"].decode()
 
 
 def test_a_run_that_epochs_bound_is_extended_by_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     step: int
     steps: int | None
     metrics: dict[str, float]
+    right_at: float
+    """The reward from which a response counts as right, as accuracy counts them."""
     workers: list[WorkerStatus]
     exit_code: int | None
     cause: Cause | None
@@ -131,6 +133,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         step=reader.step,
         steps=reader.length(control["steps"], control["epochs"]),
         metrics=reader.newest_metrics(),
+        right_at=reader.right_at,
         workers=_workers(run, activity) if works else [],
         exit_code=exit_code,
         cause=newest_cause(run) if state in ("failed", "killed") else None,

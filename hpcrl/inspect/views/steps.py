@@ -60,6 +60,8 @@ class Steps(msgspec.Struct, frozen=True):
     missing: list[int]
     peak: str
     """What `mfu` is a share of, or why it is not known."""
+    right_at: float
+    """The reward from which a response counts as right, as accuracy counts them."""
 
 
 def steps(reader: RunReader) -> Steps:
@@ -73,7 +75,7 @@ def steps(reader: RunReader) -> Steps:
             if row.step in metrics:
                 found[row.step] = _step(number, row, peaks, metrics[row.step])
     missing = sorted(metrics.keys() - found.keys() - {0})
-    return Steps([step for _, step in sorted(found.items())], missing, said)
+    return Steps([step for _, step in sorted(found.items())], missing, said, reader.right_at)
 
 
 def _step(attempt: int, row: StepCost, peaks: Peaks, metrics: dict[str, Any]) -> Step:

@@ -1,6 +1,6 @@
 """What a run has reached, what it cost, and where everything is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -9,12 +9,14 @@ from hpcrl.durable.means import over_all
 from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Verdict
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import ACCURACY, accuracy_at, figures, series
+from hpcrl.inspect.metrics import SHARE_RIGHT, figures, series
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.utilisation import newest_peaks
 from hpcrl.inspect.views.attempts import Attempt, Ledger, attempts, ledger
 from hpcrl.inspect.views.why import Cause, newest_cause
 
+REWARDS = ("rew_inf/reward", "eval_rew/reward", SHARE_RIGHT)
+"""Metrics that have a best value: the highest."""
 END_ROWS = 10
 """Steps at either end over which a metric is averaged, where it is measured in every step; they never overlap."""
 
@@ -126,7 +128,7 @@ def summary(reader: RunReader) -> Summary:
         reason="" if verdict is None else verdict.reason,
         step=reader.step,
         steps=reader.length(control["steps"], control["epochs"]),
-        courses=_courses(rows, right_at(reader)),
+        courses=_courses(rows, reader.right_at),
         over_all=dict(over_all(line.event for line in read_history(run).lines if line.event is not None) or {}),
         calls=_calls(reader),
         speed=_speed(reader),
@@ -137,24 +139,17 @@ def summary(reader: RunReader) -> Summary:
     )
 
 
-def right_at(reader: RunReader) -> float:
-    """The reward from which a response counts as right."""
-    section = reader.run.configuration().get("reward")
-    return float(section.get("right_at", 1.0)) if isinstance(section, Mapping) else 1.0
-
-
 def _courses(rows: Sequence[Row], right_at: float) -> list[Course]:
     found = []
-    for figure in figures(rows):
+    for figure in figures(rows, right_at):
         steps, values = series(rows, figure.key)
         if not values:
             continue
         width = min(END_ROWS, max(1, len(values) // 2)) if len(values) > len(rows) // 2 else 1
         first, newest = sum(values[:width]) / width, sum(values[-width:]) / width
-        best = max(values) if figure.label in ("reward", "held-out reward", ACCURACY) else None
-        label = accuracy_at(right_at) if figure.label == ACCURACY else figure.label
+        best = max(values) if figure.key in REWARDS else None
         spans = steps[0], steps[-1], figure.decimals, steps[width - 1], steps[-width]
-        found.append(Course(label, figure.key, first, newest, best, *spans))
+        found.append(Course(figure.label, figure.key, first, newest, best, *spans))
     return found
 
 
