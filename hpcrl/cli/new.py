@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse
 from hpcrl.cli.settings import read_experiment
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import Setting, description, sections, settings
 from hpcrl.config.generation import GenerationConfig
@@ -18,6 +19,7 @@ from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.families.reader import read_config
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
+from hpcrl.recipes.policy import PolicyConfig
 
 BATCH_ROWS = 32
 """Rows of a step; fewer where the data is a .jsonl file that has not so many."""
@@ -62,6 +64,7 @@ def _chosen(given: Any) -> dict[str, Any]:
     """Setting → value, of those that the algorithm has and the user's model, data and reward ask for."""
     config = algorithm_of(given.algorithm).experiment
     chosen: dict[str, Any] = {"algorithm": given.algorithm, "control.epochs": 1}
+    fewer: dict[str, int] = {}
     for setting in settings(config):
         match setting.section, setting.key.rpartition(".")[2]:
             case section, "path" if issubclass(section, ModelConfig) and setting.required:
@@ -70,9 +73,14 @@ def _chosen(given: Any) -> dict[str, Any]:
                 chosen[setting.key] = given.reward
             case section, "train" if issubclass(section, DataConfig):
                 chosen |= _of_data(_needed(given.data, "--data", given.algorithm), setting.key.removesuffix("train"))
+            case section, "minibatches" if issubclass(section, PolicyConfig):
+                fewer[setting.key] = setting.default
+            case section, "workers_per_node" if issubclass(section, ClusterConfig):
+                fewer[setting.key] = setting.default
             case section, "max_new_tokens" if issubclass(section, GenerationConfig):
                 chosen |= _lengths(given.model, setting)
-    return chosen
+    rows = min((value for key, value in chosen.items() if key.endswith("batch_size")), default=BATCH_ROWS)
+    return chosen | {key: rows for key, default in fewer.items() if default > rows}
 
 
 def _needed(value: str | None, option: str, algorithm: str) -> str:

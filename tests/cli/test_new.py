@@ -49,6 +49,15 @@ def test_what_is_written_can_be_planned(folder, algorithm, capsys):
         assert " ".join(setting.help.split()[:8]) in " ".join(re.sub("^ *# ", "", text, flags=re.MULTILINE).split())
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_rows_are_as_many_minibatches_at_most(folder, rows, capsys):
+    Path("rows.jsonl").write_text(f"{json.dumps({'prompt': '1+1=', 'answer': '#### 2'})}\n" * rows)
+    assert main(["new", "mine.yaml", *MINE]) == ExitCode.DONE, capsys.readouterr().err
+    written = read_yaml(Path("mine.yaml"))
+    assert written["data"]["batch_size"] == written["ppo"]["minibatches"] == rows
+    assert main(["plan", "mine.yaml"]) == ExitCode.DONE, capsys.readouterr().err
+
+
 def test_a_misspelt_function_is_refused_and_nothing_is_written(folder, capsys):
     Path("reward.py").write_text("def score(prompt, response, row):\n    return 1.0\n")
     mine = ["new", "mine.yaml", "--model", "model", "--data", "rows.jsonl", "--reward"]
