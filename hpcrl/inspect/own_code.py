@@ -1,7 +1,7 @@
 """Where lines of the user's are that a message names in the run's copy of them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,16 @@ class OwnCode:
         """The innermost line of the user's code that the first text with one names."""
         return next((line for text in texts for line in self._lines(text)), None)
 
+    def settings(self, line: OwnLine | None, text: str) -> list[str]:
+        """Those that name the code of a line; of no line, those that a text names."""
+        try:
+            known = self._run.read_code(self._run.newest_code()).settings
+        except (HpcrlError, OSError):
+            return []
+        if line is not None:
+            return sorted(key for key, setting in known.items() if line.file in setting.files)
+        return named_in(text, known)
+
     def _lines(self, text: str) -> Iterator[OwnLine]:
         """The innermost first."""
         frames = [*FRAME.finditer(text)]
@@ -56,6 +66,11 @@ class OwnCode:
             except (HpcrlError, OSError):
                 self._known[number] = frozenset()
         return found["own"] in self._known[number]
+
+
+def named_in(text: str, settings: Iterable[str]) -> list[str]:
+    """Those of the settings that a text names."""
+    return sorted(key for key in settings if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", text))
 
 
 def _line_of(path: Path, number: int) -> str:

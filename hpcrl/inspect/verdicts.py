@@ -28,11 +28,13 @@ Confidence = Literal["certain", "likely"]
 
 
 class Verdict(NamedTuple):
-    """`next` is a command; {run} stands for the run directory."""
+    """`next` is a command; {run} stands for the run directory, {changed} for settings that name what has changed."""
 
     means: str
     do: str
     next: str
+    changed: str = ""
+    """Where the end itself names none."""
 
 
 VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
@@ -46,13 +48,15 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
             "A data set, a tokenizer or a model on disk is missing, damaged or not what the settings say.",
             "Correct the file and line that the message names. If a file differs from the one that was "
             "submitted, put it back, or accept the change.",
-            "hpcrl resume {run} --accept-changed data.train",
+            "hpcrl resume {run} --accept-changed {changed}",
+            "data.train",
         ),
         "user's code": Verdict(
             "A function of yours raised, took too long, ended its process, or returned something that is no score.",
             "Correct the line that the message names, and add `--accept-changed` with the setting that names the file, "
             "such as reward.function: without it, the run keeps the copy of your code that it made at submission.",
-            "hpcrl resume {run} --accept-changed reward.function",
+            "hpcrl resume {run} --accept-changed {changed}",
+            "reward.function",
         ),
         "GPU memory": Verdict(
             "A GPU ran out of memory in a call.",

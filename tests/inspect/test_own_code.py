@@ -38,6 +38,26 @@ def test_why_names_the_line_to_edit_and_the_copy_that_was_executed(made: MadeRun
     assert f'File "{OWN}", line 2, in score' in text
 
 
+def test_what_is_to_be_accepted_are_the_settings_that_name_the_code(made: MadeRun) -> None:
+    other = "/home/me/judge.py"
+    settings = {
+        "reward.components.right.function": CodeSetting(f"{OWN}:score", (OWN,)),
+        "reward.components.tidy.function": CodeSetting(f"{other}:tidy", (other, OWN)),
+        "reward.components.tidy2.function": CodeSetting(f"{other}:tidy", (other,)),
+    }
+    number = made.run.keep_code(UserCode(settings, {OWN: SOURCE, other: SOURCE}))
+    assert made.run.newest_code() == number
+    own = OwnCode(made.run)
+    line = own.line(f'  File "{made.run.code_copy(number) / OWN[1:]}", line 5, in first\n')
+    assert own.settings(line, "") == ["reward.components.right.function", "reward.components.tidy.function"]
+    said = "reward.components.tidy.function judge.py:tidy took longer than reward.timeout_s = 60"
+    assert own.settings(None, said) == ["reward.components.tidy.function"]
+    made.write(CallFailed(0, "step 1 rew_inf, part 0", f"UserCodeError: {said}", "Traceback\n"))
+    made.verdict("failed", 66, "worker-0 raised")
+    (cause,) = causes_of(made.run)
+    assert cause.next == f"hpcrl resume {made.run.root} --accept-changed reward.components.tidy.function"
+
+
 def test_of_stacks_that_have_the_innermost_first_that_one_is_named(made: MadeRun) -> None:
     copy = made.run.code_copy(1) / OWN[1:]
     line = OwnCode(made.run).line("", f'  File "{copy}", line 5 in first\n  File "{copy}", line 2 in score')

@@ -16,7 +16,7 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.initiator import NATURES, by_words, initiator, process_of, users_lines
 from hpcrl.inspect.job_ends import CODES, kind_of
 from hpcrl.inspect.lines import last_lines
-from hpcrl.inspect.own_code import OwnCode, OwnLine
+from hpcrl.inspect.own_code import OwnCode, OwnLine, named_in
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, ended_jobs, line_at, read_trail
@@ -102,6 +102,7 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
     ends = {event.rank for event in others if isinstance(event, WorkerEnded)}
     times = [each.entry.time for each in found.evidence if isinstance(each, Told)]
     own = OwnCode(run)
+    edit = own.line(found.said, found.frames, found.traceback) if found.kind == "user's code" else None
     verdict = f"hang in {found.where or found.who or 'starting'}" if found.kind == "hang" else found.kind
     return Cause(
         attempt=number,
@@ -117,8 +118,8 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
         evidence=[it for each in found.evidence for it in _evidence(run, each)],
         folded=Folded(len(failures), len(ends)),
         continued=continued,
-        next="" if continued else _next(run, found.kind),
-        edit=own.line(found.said, found.frames, found.traceback) if found.kind == "user's code" else None,
+        next="" if continued else _next(run, found.kind, _changed(run, found.kind, own, edit, found.said)),
+        edit=edit,
     )
 
 
@@ -146,8 +147,16 @@ def _name(run: RunDirectory, path: Path) -> str:
     return str(path.relative_to(run.root))
 
 
-def _next(run: RunDirectory, kind: Kind) -> str:
-    return VERDICTS[kind].next.format(run=plain(str(run.root)))
+def _next(run: RunDirectory, kind: Kind, changed: Sequence[str] = ()) -> str:
+    verdict = VERDICTS[kind]
+    return verdict.next.format(run=plain(str(run.root)), changed=plain(" ".join(changed)) or verdict.changed)
+
+
+def _changed(run: RunDirectory, kind: Kind, own: OwnCode, edit: OwnLine | None, said: str) -> list[str]:
+    """The settings of what is to be accepted once it is corrected."""
+    if kind == "user's code":
+        return own.settings(edit, said)
+    return named_in(said, run.read_run().inputs) if kind == "data" else []
 
 
 def _starts(run: RunDirectory) -> Iterable[Cause]:
@@ -175,7 +184,8 @@ def _early(run: RunDirectory, verdict: Verdict) -> Cause:
     text = plain(own.named(verdict.reason)), verdict.time, own.named(users_lines(told)), told
     edit = own.line(verdict.reason, told) if kind == "user's code" else None
     who = verdict.worker or MASTER
-    return Cause(None, kind, kind, "certain", who, "starting", *text, [], Folded(), False, _next(run, kind), edit)
+    command = _next(run, kind, _changed(run, kind, own, edit, verdict.reason))
+    return Cause(None, kind, kind, "certain", who, "starting", *text, [], Folded(), False, command, edit)
 
 
 def _first_job(run: RunDirectory, nonce: str) -> JobEnded | None:
