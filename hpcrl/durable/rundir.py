@@ -179,6 +179,10 @@ class RunDirectory(RunPaths):
         self._refuse_other_format(data)
         return decode_sealed(data, RunRecord, self.run_json)
 
+    def read_format(self) -> int:
+        """Also of a run whose other settings are damaged."""
+        return decode(self.files.read_document(self.run_json, RESTORE), RunFormat, self.run_json).format
+
     def _refuse_other_format(self, data: bytes) -> None:
         """Its journals would look damaged, and the run would begin anew from the base weights."""
         found = decode(data, RunFormat, self.run_json).format

@@ -15,6 +15,7 @@ from hpcrl.durable.checkpoints import Manifest, read_manifest
 from hpcrl.durable.code import digest_of, inside
 from hpcrl.durable.files import DamagedFileError, FileRef, Files, is_temporary
 from hpcrl.durable.history import has_grown, read_history
+from hpcrl.durable.records import FORMAT
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, InternalError
@@ -79,7 +80,7 @@ class ReadOnce(Files):
 
 def audit(reader: RunReader, told: Told = lambda _name, _size: None) -> Audit:
     """Reads all that the journals name. Where a run goes on meanwhile, what it has removed rightly is no damage."""
-    run = RunDirectory(reader.run.root)
+    run = RunDirectory.look(reader.run.root)
     run.files = files = ReadOnce(run.root, told)
     for _ in range(READS_OF_A_MOVING_RUN):
         history = read_history(run)
@@ -200,6 +201,8 @@ _KEPT_BY_LINES = ("spills", "checkpoints", "samples")
 
 def _resume(reader: RunReader, run: RunDirectory) -> list[str]:
     done = run.done_verdict()
+    if (made := run.read_format()) != FORMAT:
+        return [f"nothing: the run has format {made}, and this hpcrl resumes format {FORMAT} only"]
     said = [f"the run is done ({done.reason}): only more steps or epochs let it go on"] if done is not None else []
     plans = [attempt.plan for _, attempt in sorted(reader.attempts.items(), reverse=True) if attempt.plan.calls]
     if not plans:
