@@ -1,8 +1,8 @@
-"""docs/inspect.md: what its commands print, below each `$ hpcrl …`, is what they print now.
+"""Pages on looking at runs: what commands print, below each `$ hpcrl …`, is what they print now.
 
 `make docs` runs them and writes their blocks; the text between the blocks stays as it is. A test compares. The commands
-are typed in a folder that holds the run (RUN): the run that tests keep, or one of the toy algorithm, which computes the
-same numbers each time.
+are typed in a folder that holds the run (RUN): the run that tests keep, one of the toy algorithm, which computes the
+same numbers each time, or one that is as a mishap leaves it.
 """
 
 import json
@@ -13,12 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from support.told_runs import failed, hanging, told_samples
 from support.unpacked import unpacked
 
-PAGE = Path(__file__).parent.parent / "docs" / "inspect.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = (DOCS / "inspect.md", DOCS / "samples.md", DOCS / "troubleshooting.md")
 BLOCK = re.compile(r"^```\n(\$ hpcrl .*?)^```$", re.MULTILINE | re.DOTALL)
 COLUMNS = 100
 TOY = {
@@ -36,15 +38,28 @@ class Scenes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def of(self, view: str) -> Path:
-        """Where a command about this view is typed."""
-        match view:
-            case "diff":
+    def of(self, command: Sequence[str]) -> Path:
+        """Where a command is typed."""
+        match command:
+            case ["hpcrl", "inspect", "RUN", "diff", *_]:
                 return self._two()
-            case "audit":
+            case ["hpcrl", "inspect", "RUN", "audit"]:
                 return self._damaged()
+            case ["hpcrl", "inspect", "RUN", "why"]:
+                return self._told("failed", failed)
+            case ["hpcrl", "status", *_]:
+                return self._told("hanging", hanging)
+            case ["hpcrl", "samples", *_]:
+                return self._told("samples", told_samples)
             case _:
                 return self._kept()
+
+    def _told(self, name: str, make: Callable[[Path], object]) -> Path:
+        folder = self._folder / name
+        if not folder.exists():
+            folder.mkdir()
+            make(folder / "RUN")
+        return folder
 
     def _kept(self) -> Path:
         folder = self._folder / "kept"
@@ -84,9 +99,7 @@ def page(text: str, scenes: Scenes) -> str:
 
 def _typed(block: str, scenes: Scenes) -> str:
     (command,) = (line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ "))
-    words = shlex.split(command)
-    folder = scenes.of(words[3] if len(words) > 3 else "")
-    return f"$ {command}\n{run(command, folder)}"
+    return f"$ {command}\n{run(command, scenes.of(shlex.split(command)))}"
 
 
 def run(command: str, folder: Path) -> str:
@@ -102,5 +115,7 @@ def run(command: str, folder: Path) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), Scenes(Path(made).resolve())), encoding="utf-8")
-    print(PAGE)
+        scenes = Scenes(Path(made).resolve())
+        for path in PAGES:
+            path.write_text(page(path.read_text(encoding="utf-8"), scenes), encoding="utf-8")
+            print(path)
