@@ -38,7 +38,9 @@ def run(words: Sequence[str]) -> int:
     if given.json:
         print(msgspec.json.format(msgspec.json.encode(lines)).decode())
     elif lines:
-        Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False).print(render_list(lines))
+        Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False).print(
+            render_list(lines), soft_wrap=True
+        )
     else:
         print(plain(f"no run in {', '.join(given.folders) or Path(RUN_ROOT).absolute()}; name a RUN_ROOT."))
     return int(ExitCode.DONE)

@@ -3,6 +3,7 @@
 import errno
 import gc
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the process's exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _say_what_can_be_said()
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -62,6 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hpcrl: {error.filename or 'a file'}: {error.strerror or error}.", file=sys.stderr)
         # No file of a run has such a name: it is one that was typed.
         return int(ExitCode.CONFIGURATION if error.errno == errno.ENAMETOOLONG else ExitCode.INTERNAL)
+
+
+def _say_what_can_be_said() -> None:
+    """Where a terminal or a locale has few letters, the others are written as numbers."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(words: Sequence[str]) -> int:

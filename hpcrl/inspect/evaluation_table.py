@@ -1,10 +1,10 @@
 """Evaluated models as a terminal shows them."""
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hpcrl.foreign import plain
+from hpcrl.inspect.uncut_table import UncutTable
 from hpcrl.inspect.views.evaluation import Estimate, Evaluation
 
 
@@ -34,8 +34,8 @@ def _interval(it: Estimate | None) -> str:
     return f"{it.mean:.4g}" if it.low is None else f"{it.mean:.4g} [{it.low:.4g}, {it.high:.4g}]"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+def _table(*columns: str) -> UncutTable:
+    table = UncutTable()
     for number, name in enumerate(columns):
         table.add_column(Text(plain(name)), justify="right" if number else "left", no_wrap=True)
     return table

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
 from hpcrl.durable.rundir import RunDirectory
@@ -16,6 +15,7 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.metrics import figures, last
 from hpcrl.inspect.queue import Queue, Queues
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.uncut_table import UncutTable
 from hpcrl.inspect.views.status import ENDED, State, judge
 from hpcrl.inspect.words import duration
 
@@ -113,7 +113,7 @@ class _Draft:
 def _draft(run: RunDirectory, queues: Queues) -> _Draft | RunLine:
     """A line at once for what cannot be read, or only looks like a run: why it cannot."""
     try:
-        return _Draft(run, run.configuration(), run.read_run().created, queues)
+        return _Draft(run, run.shown_settings(), run.read_run().created, queues)
     except (HpcrlError, OSError) as error:
         name, why = run.root.name, str(error)
         return RunLine(name, str(run.root), "?", "unknown", why, None, 0, None, "", None, 0.0, None, "", {}, None)
@@ -131,13 +131,13 @@ def _jobs(run: RunDirectory) -> dict[str, str]:
     return {name: str(job) for submission in run.submissions() for name, job in submission.jobs.items()}
 
 
-def render_list(lines: Sequence[RunLine], now: float | None = None) -> Table:
+def render_list(lines: Sequence[RunLine], now: float | None = None) -> UncutTable:
     """A row per run; one whose name others have too is named by its directory, as commands want it."""
     now = time.time() if now is None else now
     names = Counter(line.name for line in lines)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = UncutTable()
     for column in ("run", "algorithm", "state", "step", "metric", "last event", "age", "jobs", "code"):
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=column != "jobs", overflow="fold")
     for line in lines:
         table.add_row(
             Text(plain(line.name if names[line.name] == 1 else line.run_dir)),

@@ -1,10 +1,10 @@
 """Tables as a terminal shows them."""
 
-from rich.console import Group, RenderableType
-from rich.table import Table as RichTable
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.text import Text
 
 from hpcrl.foreign import plain
+from hpcrl.inspect.uncut_table import UncutTable
 from hpcrl.inspect.view_tables import Table
 
 WAITED_FOR = "what it waited for"
@@ -14,21 +14,19 @@ LEFT = ("metric", "setting", "ended by", WAITED_FOR)
 
 def shown(table: Table) -> RenderableType:
     """Numbers to the right; below it, its notes."""
-    rich = _empty()
+    rich = UncutTable()
     for number, name in enumerate(table.columns):
-        rich.add_column(name, justify="right" if table.is_number(number) else "left", no_wrap=True)
+        is_number = table.is_number(number)
+        justify: JustifyMethod = "right" if is_number else "left"
+        rich.add_column(name, justify=justify, no_wrap=is_number or number == 0, overflow="fold")
     for row in (*table.rows, *([table.total] if table.total else [])):
         rich.add_row(*(Text(plain(cell[0] if isinstance(cell, tuple) else cell)) for cell in row))
     return Group(rich, *(Text(plain(note), style="dim") for note in table.notes))
 
 
-def plain_table(*columns: str) -> RichTable:
+def plain_table(*columns: str) -> UncutTable:
     """Names and texts to the left, numbers to the right."""
-    table = _empty()
+    table = UncutTable()
     for name in columns:
         table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
     return table
-
-
-def _empty() -> RichTable:
-    return RichTable(box=None, padding=(0, 2, 0, 0), header_style="dim")

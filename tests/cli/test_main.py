@@ -1,5 +1,6 @@
 """The command `hpcrl` itself: help, unknown commands, errors in plain words."""
 
+import os
 import subprocess
 import sys
 
@@ -74,3 +75,13 @@ def test_a_command_without_its_argument_says_which(capsys, command):
 def test_a_directory_that_is_no_run_is_named(capsys, tmp_path, command):
     assert main([command, str(tmp_path / "nothing")]) in (ExitCode.CONFIGURATION, ExitCode.DATA)
     assert str(tmp_path / "nothing") in capsys.readouterr().err
+
+
+def test_what_a_locale_cannot_write_is_written_as_numbers(tmp_path):
+    root = ended_run(tmp_path / "run").run.root
+    for words in (["status", root], ["inspect", root]):
+        env = os.environ | {"PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcrl.cli.main", *words], capture_output=True, env=env, check=True
+        )
+        assert rb"held-out share with reward \u2265 1" in done.stdout

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 from support.made_run import MadeRun, ended_run, ppo_row
 
 from hpcrl.cli import inspect
@@ -17,6 +18,7 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.events import AgentConnected, StepOpened, WorkersReady
 from hpcrl.figures import Figures, Seconds
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import show
 from hpcrl.inspect.utilisation import newest_peaks
 from hpcrl.inspect.views.memory import CallMemory, Memory, memory
 from hpcrl.inspect.views.resources import NodePeak, Resources, WorkerPeak, resources
@@ -26,6 +28,17 @@ from hpcrl.inspect.views.summary import Summary, summary
 from hpcrl.inspect.views.timeline import Timeline
 from hpcrl.inspect.views.why import Why
 from hpcrl.progress import PartExecuted, PartSent
+
+
+@pytest.mark.parametrize("columns", [30, 80])
+def test_a_narrow_terminal_cuts_no_number(tmp_path: Path, columns: int) -> None:
+    view = steps(RunReader(ended_run(tmp_path / "run").run))
+    out = io.StringIO()
+    show(view, Console(file=out, width=columns, force_terminal=True, color_system=None))
+    said = out.getvalue()
+    assert "…" not in said and all(f"{step.metrics['rew_inf/reward']:.3f}" in said for step in view.steps[1:])
+    (head,) = (line for line in said.splitlines() if line.split()[:2] == ["step", "attempt"])
+    assert said.count("actor_gen") == said.count("actor_train") == len(view.steps), head
 
 
 def test_steps_have_their_calls_and_metrics(tmp_path: Path) -> None:
