@@ -16,13 +16,14 @@ GLOSSARY = (
     ("worker, node", "A process that computes, one for each device; the machine that it is on."),
     ("72@6", "A sample: row 72 of the data in epoch 6, both counted from 0. A number after # is that of the response."),
     (
-        "reward_…",
-        "What a reward function returned besides the reward, under a name of its own. It is another thing than the "
-        "share of responses whose reward reaches reward.right_at.",
+        "numbers beside a reward",
+        "The scores that it is the weighted sum of, under the names of its components, and what else reward functions "
+        "returned (reward_…). None of them is the share of responses whose reward reaches reward.right_at.",
     ),
     ("advantage", "How much better a token, or its response, was than expected. Training makes such tokens likelier."),
     ("value, return", "What the critic expected of the rest of a response, and what it is trained to expect."),
     ("log-probability", "Of a token, by the model that chose it: 0 is certain, -1 is 37%, -5 is 0.7%."),
+    ("log-ratio", "A token's log-probability by the trained model, less that by the reference."),
     ("KL", "How far the trained model has moved away from the reference."),
     ("MFU", "The operations that the models needed, as a share of what the devices could have done in that time."),
     ("rendezvous, import, load", "Before the first step: processes find each other, workers start, models are read."),

@@ -5,9 +5,11 @@ header h1 { font-size: 1.6rem; }
 nav { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; margin: .8rem 0; font-size: .9rem; }
 a { color: var(--c0); }
 .verdict { border-left: 4px solid var(--line); padding-left: .9rem; } .verdict.failed { border-color: var(--bad); }
-.verdict + h3 { margin-top: 1.4rem; } .verdict h3 { margin: 0; font-size: 1.05rem; }
+.verdict + h3 { margin-top: 1.4rem; }
+.verdict + details { margin-top: .6rem; } .verdict h3 { margin: 0; font-size: 1.05rem; }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: 1.2rem; }
-figure { margin: 0; min-width: 0; } figcaption { font-size: .85rem; } figcaption b { display: block; font-weight: 600; }
+figure { margin: 0; min-width: 0; display: flex; flex-direction: column; justify-content: space-between; }
+figcaption { font-size: .85rem; } figcaption b { display: block; font-weight: 600; }
 .curves svg { display: block; width: 100%; height: auto; } .curves text { fill: var(--ink); }
 .curves .key { white-space: normal; margin-right: .8rem; } .key > s { border-radius: 2px; }
 #why ul { margin: 0 0 .8rem; padding-left: 1.1rem; } tfoot td { font-weight: 600; }

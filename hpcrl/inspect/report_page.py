@@ -47,8 +47,9 @@ TEXT_SHOWN = 4000
 ATTEMPTS_SAID = 12
 EARLIER_SHOWN = 20
 """Causes beside the newest."""
-FACTS_ABOVE = 4
+FACTS_ABOVE = 6
 """The others are the page's end."""
+FACTS_BEFORE_TIME = 3
 METRICS_SHOWN = 1000
 WORST_SHOWN, BEST_SHOWN = 3, 2
 """Samples that are seen without a click."""
@@ -64,7 +65,7 @@ def report_page(view: Report, reader: RunReader) -> str:
     whole, state = view.summary, _state(view)
     causes = [_cause(it, state) for it in view.why.causes]
     facts = list(facts_of(whole).items())
-    facts.insert(1, ("wall time", wall_time(whole.elapsed)))
+    facts.insert(FACTS_BEFORE_TIME, ("wall time", wall_time(whole.elapsed)))
     values = {
         "name": whole.name,
         "state": state,
@@ -138,7 +139,7 @@ def _attempts_said(view: Report, state: str) -> list[str]:
 
 
 def _earlier(count: int) -> str:
-    title = f"why {counted(count, 'attempt')} before it ended early"
+    title = f"why {counted(count, 'earlier attempt')} ended"
     return title if count <= EARLIER_SHOWN else f"{title}: the newest {EARLIER_SHOWN}, all in hpcrl inspect RUN why"
 
 
@@ -219,7 +220,7 @@ def _samples(view: Ends, run_dir: str) -> dict[str, Any]:
     return {
         "step": view.step,
         "about_samples": spoken(said),
-        "scale": scale() if shades_are(shown) else "",
+        "scale": scale(shown),
         "samples": [(title, samples_markup(found, TEXT_SHOWN)) for title, found in groups if found],
         "more_samples": samples_markup(more, TEXT_SHOWN) if more else "",
         "more_count": counted(len(more), "more sample"),

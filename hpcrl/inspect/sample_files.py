@@ -15,7 +15,7 @@ from hpcrl.inspect.views.samples import Samples
 
 BODY = """<h1>{{ title }}</h1>
 <p class="quiet">{{ counted }}. {{ shades }}</p>
-{% if shades %}{{ scale }}{% endif %}
+{{ scale }}
 
 {% for step, why in lost %}<p class="bad">Of step {{ step }} not all could be kept: {{ why }}</p>
 {% endfor %}{{ samples }}
@@ -30,7 +30,7 @@ def json_lines(view: Samples) -> Iterator[str]:
 def to_html(view: Samples) -> bytes:
     """One page, readable without scripts. What texts hold is shown, never obeyed."""
     title = f"Samples of {Path(view.run_dir).name}"
-    shown = {"samples": samples_markup(view.samples), "shades": shades_are(view.samples), "scale": scale()}
+    shown = {"samples": samples_markup(view.samples), "shades": shades_are(view.samples), "scale": scale(view.samples)}
     values = {"title": title, "counted": counted(view), "lost": list(view.lost.items()), **shown}
     return page(title, markup(BODY, values), styles=STYLES).encode()
 

@@ -101,7 +101,7 @@ SAMPLES = """
 """The first line break in a <pre> is none of its text."""
 
 SCALE = """<p class="scale">{% for text, shade in shades %}<span class="{{ shade }}">{{ text }}</span>{% endfor %}
-<span class="quiet">or more of the largest of the response</span></p>"""
+<span class="quiet">or more of the largest {{ of }} in the response</span></p>"""
 
 
 def samples_markup(samples: Sequence[Sample], longest: int | None = None) -> "Markup":
@@ -111,18 +111,27 @@ def samples_markup(samples: Sequence[Sample], longest: int | None = None) -> "Ma
 
 def shades_are(samples: Sequence[Sample]) -> str:
     """What the colours of tokens mean."""
-    names = dict.fromkeys(name for sample in samples if (name := shade_of(sample)[0]))
+    names = _shaded_by(samples)
     if not names:
         return ""
     by = " or ".join(MEANT[name] for name in names)
     return f"Tokens are shaded by {by}: green above zero, red and underlined below."
 
 
-def scale() -> "Markup":
-    """A token of each shade."""
+def _shaded_by(samples: Sequence[Sample]) -> list[str]:
+    return [*dict.fromkeys(name for sample in samples if (name := shade_of(sample)[0]))]
+
+
+def scale(samples: Sequence[Sample]) -> "Markup":
+    """A token of each shade; nothing where no token has one."""
+    from markupsafe import Markup
+
+    names = _shaded_by(samples)
+    if not names:
+        return Markup()
     shades = [*((-share, f"d{name}") for share, name in SHADES), *((share, f"u{name}") for share, name in SHADES[::-1])]
     values = [(f"{share:+.0%}".replace("-", "−"), shade) for share, shade in shades]
-    return markup(SCALE, {"shades": values})
+    return markup(SCALE, {"shades": values, "of": " or ".join(MEANS[name] for name in names)})
 
 
 def _shown(sample: Sample, longest: int | None) -> dict[str, Any]:

@@ -53,8 +53,8 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
         ),
         "user's code": Verdict(
             "A function of yours raised, took too long, ended its process, or returned something that is no score.",
-            "Correct the line that the message names, and add `--accept-changed` with the setting that names the file, "
-            "such as reward.function: without it, the run keeps the copy of your code that it made at submission.",
+            "Correct the line that the message names, and resume with `--accept-changed` and the setting that names "
+            "the file: without it, the run keeps the copy of your code that it made at submission.",
             "hpcrl resume {run} --accept-changed {changed}",
             "reward.function",
         ),

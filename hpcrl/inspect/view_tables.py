@@ -4,6 +4,7 @@ terminal and a page render it as it stands.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from hpcrl.inspect.metrics import Figure, figures
 from hpcrl.inspect.views.attempts import Attempt
@@ -155,7 +156,10 @@ def facts_of(view: Summary) -> dict[str, str]:
     rates = [] if speed.samples_per_s is None else [f"{quantity(speed.samples_per_s)} samples/s"]
     rates += [] if speed.tokens_per_s is None else [f"{quantity(speed.tokens_per_s)} generated tokens/s"]
     utilisation = speed.peak if speed.mfu is None else f"{speed.mfu:.1%} of {speed.peak}"
+    data = f", {view.made.data}" if view.made.data else ""
     facts = {
+        "algorithm": f"{view.made.algorithm}{data}",
+        "submitted": f"{datetime.fromtimestamp(view.made.submitted, UTC):%Y-%m-%d %H:%M} UTC",
         "steps": str(view.step) + ("" if view.steps is None else f" of {view.steps}"),
         "restarts": str(view.elapsed.restarts),
         "run directory": where.run_dir,

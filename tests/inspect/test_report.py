@@ -191,7 +191,7 @@ def test_attempts_that_were_made_up_for_are_told_below_the_newest_one(tmp_path: 
         "<h2>Why attempt 2 ended early; attempt 3 went on",
         "<li>attempt 0: node failure, after step 4</li>",
         "<li>attempt 3: done, after step 20</li>",
-        "why 2 attempts before it ended",
+        "why 2 earlier attempts ended",
         "Why attempt 0 ended",
     ]
     assert sorted(order, key=page.index) == order and '<span class="good">done' in page

@@ -81,5 +81,7 @@ def _ends(reader: RunReader) -> Ends:
 
 
 def _best(order: Sequence[Sample]) -> list[Sample]:
-    """The best first; none that is among the worst."""
-    return list(order[SAMPLES_SHOWN:][-SAMPLES_SHOWN:][::-1])
+    """The best first; none that is among the worst, or no better than all of them."""
+    worst, others = order[:SAMPLES_SHOWN], order[SAMPLES_SHOWN:]
+    better = [it for it in others if it.figures[REWARD] > worst[-1].figures[REWARD]]
+    return better[-SAMPLES_SHOWN:][::-1]

@@ -92,10 +92,20 @@ class Elapsed(msgspec.Struct, frozen=True):
     ledger: Ledger
 
 
+class Made(msgspec.Struct, frozen=True):
+    """What a run was submitted to do. `data` is what it trains on; empty where it mixes several, or reads none."""
+
+    algorithm: str
+    data: str
+    submitted: float
+    """Seconds since 1970, by the clock of whoever submitted it."""
+
+
 class Summary(msgspec.Struct, frozen=True):
     """The JSON of `hpcrl inspect RUN summary --json`."""
 
     name: str
+    made: Made
     where: Where
     state: str | None
     """Of its verdict; None where it has none."""
@@ -117,12 +127,14 @@ class Summary(msgspec.Struct, frozen=True):
 
 def summary(reader: RunReader) -> Summary:
     run, rows = reader.run, reader.rows()
-    control, origin, verdict = run.configuration()["control"], forked_from(run), run.newest_verdict()
+    settings = run.shown_settings()
+    control, origin, verdict = settings["control"], forked_from(run), run.newest_verdict()
     cause = newest_cause(run) if verdict is None or verdict.state == "failed" else None
     folders = [run.samples / name for name in run.files.listing(run.samples)]
     samples = [name for folder in folders if folder.is_dir() for name in run.files.listing(folder) if name[0] != "."]
     return Summary(
         name=run.root.name,
+        made=Made(settings["algorithm"], (settings.get("data") or {}).get("train") or "", run.read_run().created),
         where=Where(str(run.root), None if origin is None else str(origin), _exports(reader), len(samples)),
         state=None if verdict is None else verdict.state,
         reason="" if verdict is None else verdict.reason,
