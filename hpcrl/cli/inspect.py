@@ -107,6 +107,7 @@ def run(words: Sequence[str]) -> int:
         return int(ExitCode.DONE)
     reader = RunReader(run_dir)
     view = VIEWS[given.view][0](reader, given)
+    RunDirectory.look(run_dir.root)  # one that was removed meanwhile has looked like an empty one
     if isinstance(view, Report) and not given.json and not given.csv:
         _write_report(view, reader, given.html)
     else:

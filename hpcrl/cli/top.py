@@ -33,7 +33,7 @@ def run(words: Sequence[str]) -> int:
 
 def _watch(run_dir: RunDirectory) -> bool:
     """Whether it has ended; else the user wants to see no more of it."""
-    with Progress(run_dir, what_every_run_has(run_dir.configuration())) as progress:
+    with Progress(run_dir, what_every_run_has(run_dir.shown_settings())) as progress:
         try:
             while not is_over(run_dir):
                 progress.update()

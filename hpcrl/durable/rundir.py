@@ -287,6 +287,14 @@ class RunDirectory(RunPaths):
         record = self.read_settings(version)
         return with_code(record.experiment, self.read_code(record.code).settings, self.code_copy(record.code))
 
+    def shown_settings(self) -> dict[str, Any]:
+        """The newest settings for who only looks, and may have a copy of the run without its code: then the code is
+        where the user has it."""
+        try:
+            return self.configuration()
+        except InternalError:
+            return self.read_settings(self.versions()[-1]).experiment
+
     def accept(self, nonce: str, fingerprints: Mapping[str, str]) -> None:
         """The user lets these inputs be what they are now, from this submission on."""
         self.files.publish(self.accepted(nonce), msgspec.json.encode(fingerprints), "accepted")

@@ -267,7 +267,7 @@ class RunReader:
     @cached_property
     def right_at(self) -> float:
         """The reward from which a response counts as right."""
-        return right_at(self.run.configuration())
+        return right_at(self.run.shown_settings())
 
     def newest_metrics(self) -> dict[str, float]:
         """The newest value of each."""

@@ -44,7 +44,7 @@ def peaks_of(reader: RunReader, attempt: int) -> Peaks:
     known = reader.attempts[attempt].activity.computing
     if known is None or not known.hardware:
         return Peaks(0)
-    settings = reader.run.configuration()
+    settings = reader.run.shown_settings()
     found = Peaks(sum(known.hardware.values()))
     said: dict[str, str] = {}
     for call, role in reader.attempts[attempt].roles.items():

@@ -23,7 +23,7 @@ class LauncherQueues:
     def ask(self, runs: Sequence[RunDirectory]) -> list[Queue]:
         by_launcher: dict[str, list[RunDirectory]] = defaultdict(list)
         for run in runs:
-            by_launcher[run.configuration()["cluster"]["type"]].append(run)
+            by_launcher[run.shown_settings()["cluster"]["type"]].append(run)
         said = {
             run.root: queue
             for launcher, theirs in by_launcher.items()
@@ -33,7 +33,7 @@ class LauncherQueues:
 
 
 def has_queue(run: RunDirectory) -> bool:
-    return LauncherQueues().has(run.configuration()["cluster"]["type"])
+    return LauncherQueues().has(run.shown_settings()["cluster"]["type"])
 
 
 def queue_of(run: RunDirectory) -> Queue | None:

@@ -4,19 +4,23 @@ Who raises FORMAT keeps a run of the new one here: a small PPO of six steps with
 `key.json`.
 """
 
+import shutil
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
+from support.made_run import ended_run
 
+from hpcrl.cli import inspect
 from hpcrl.cli.inspect import VIEWS
 from hpcrl.cli.main import main
 from hpcrl.durable import rundir
 from hpcrl.durable.records import FORMAT, SHOWN, encode, sealed
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.inspect.reader import RunReader
 
 KEPT = Path(__file__).parent.parent / "kept"
 TAKES_MORE = {"diff": ["OTHER"], "report": ["--json"]}
@@ -49,6 +53,29 @@ def test_each_view_shows_it(kept: RunDirectory, capsys: pytest.CaptureFixture[st
     assert "step 6 was the last" in said and "held-out reward" in said and "of 7 steps: hpcrl samples" in said
     assert main(["samples", str(kept.root), "--step", "6"]) == ExitCode.DONE
     assert "5+5=" in capsys.readouterr().out
+
+
+def test_a_copy_without_its_code_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with tarfile.open(KEPT / f"format-{FORMAT}.tar.xz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    shutil.rmtree(tmp_path / "run" / "code")
+    for command in COMMANDS:
+        words = [word.replace("RUN", str(tmp_path / "run")).replace("OTHER", str(tmp_path / "run")) for word in command]
+        assert main(words) == ExitCode.DONE, (command, capsys.readouterr().err)
+
+
+def test_a_run_that_is_removed_meanwhile_is_not_shown_as_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def removing(run: RunDirectory) -> RunReader:
+        shutil.rmtree(run.root)
+        return RunReader(run)
+
+    run = ended_run(tmp_path / "run").run
+    monkeypatch.setattr(inspect, "RunReader", removing)
+    assert main(["inspect", str(run.root), "why"]) == ExitCode.CONFIGURATION
+    said = capsys.readouterr()
+    assert "it does not exist" in said.err and not said.out
 
 
 def test_a_run_of_an_older_format_is_shown_and_not_resumed(

@@ -69,7 +69,7 @@ class Wandb:
             id=hashlib.blake2b(run.run_json.read_bytes(), digest_size=8).hexdigest(),
             name=run.root.name,
             dir=self._folder,
-            config=run.configuration(),
+            config=run.shown_settings(),
             settings=quiet,
         )
         begun.define_metric(STEP)

@@ -118,7 +118,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
     """Everything `hpcrl status` says, from the run directory, and from the queue for a run on Slurm."""
     run = RunDirectory.look(run_dir)
-    reader, control = RunReader(run), run.configuration()["control"]
+    reader, control = RunReader(run), run.shown_settings()["control"]
     seen = reader.seen
     attempt = run.newest_attempt()
     activity = reader.newest
