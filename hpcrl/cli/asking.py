@@ -61,16 +61,16 @@ class Asked:
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("model", type=str, help=MODEL_HELP)
     parser.add_argument("--role", type=str | None, default=None, help="of a run; by default the one that generates")
-    parser.add_argument("--system", type=str | None, default=None, help="a message of the system before the prompt")
-    parser.add_argument("--max-new-tokens", type=int, default=512, help="the longest response")
-    parser.add_argument("--temperature", type=float, default=1.0, help="divides the logits")
-    parser.add_argument("--top-k", type=int, default=0, help="sample among the so many likeliest tokens; 0 is off")
+    parser.add_argument("--system", type=str | None, default=None, help="a system message before the prompt")
+    parser.add_argument("--max-new-tokens", type=int, default=512, help="the longest response, in tokens")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of sampling; divides the logits")
+    parser.add_argument("--top-k", type=int, default=0, help="sample from the N likeliest tokens; 0: from all")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, help="sample among the likeliest tokens that have this probability together"
+        "--top-p", type=float, default=1.0, help="sample from the likeliest tokens that together have this probability"
     )
-    parser.add_argument("--greedy", action="store_true", help="take the likeliest token each time")
+    parser.add_argument("--greedy", action="store_true", help="always take the likeliest token")
     parser.add_argument("--stop", type=str | None, default=None, help="a text that ends the response")
-    parser.add_argument("--seed", type=int, default=1, help="what is drawn follows from it")
+    parser.add_argument("--seed", type=int, default=1, help="of sampling")
     parser.add_argument(
         "--dtype", type=str | None, default=None, help="fp32, bf16 or fp64; by default what config.json says"
     )

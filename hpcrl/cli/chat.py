@@ -14,8 +14,8 @@ BEGINS_ANEW = "/new"
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "chat",
-        "Talk with a model on this machine, by its chat template. A line is a message; /new begins anew, /exit, Ctrl-D "
-        "or Ctrl-C ends.",
+        "Talk to a model on this machine, using its chat template. Each line is a message; /new starts over; /exit, "
+        "Ctrl-D or Ctrl-C ends.",
     )
     add_options(parser)
     if asks_for_help(words):

@@ -77,24 +77,31 @@ def _show(given: Namespace, places: Sequence[Path]) -> None:
 def _parser() -> ArgumentParser:
     parser = command_parser(
         "eval",
-        "Evaluate models on a data set: a durable run of the algorithm evaluate for each, here or on Slurm, "
-        "and one table. For RUN or RUN@STEP, data, reward and settings are those of the run, if they are not given. "
-        "Given again with the same --out, it resumes what is not done. Any setting of evaluate may follow, as in "
+        "Evaluate models on a data set, each by a durable run of the algorithm evaluate, here or on Slurm; "
+        "then show one table. For RUN or RUN@STEP, data, reward and settings are by default those of the run. "
+        "Typed again with the same --out, it resumes what is not done. Any setting of evaluate may follow, as in "
         "--cluster.workers_per_node 2.",
     )
     parser.add_argument("models", type=str, nargs="+", help="folders, ORG/NAME of the hub's cache, runs, or RUN@STEP")
     parser.add_argument("--data", type=str | None, default=None, help="rows with prompt and answer (.jsonl, .parquet)")
-    parser.add_argument("--reward", type=str | None, default=None, help="what scores a response: as reward.function")
+    parser.add_argument(
+        "--reward",
+        type=str | None,
+        default=None,
+        help="what scores a response: exact, gsm8k, math, or your function as file.py:NAME",
+    )
     parser.add_argument("--samples", type=int | None, default=None, help="responses to each prompt")
     parser.add_argument(
         "--temperature",
         type=float | None,
         default=None,
-        help="divides the logits; else 1 if there are several --samples, and greedy if there is one",
+        help="of sampling; by default 1 with several --samples, and greedy with one",
     )
-    parser.add_argument("--max-new-tokens", type=int | None, default=None, help="the longest response")
+    parser.add_argument("--max-new-tokens", type=int | None, default=None, help="the longest response, in tokens")
     parser.add_argument("--role", type=str | None, default=None, help="of runs; by default the one that generates")
     parser.add_argument("--out", type=str | None, default=None, help="a folder for the runs; else runs/eval-<time>")
-    parser.add_argument("--detach", action="store_true", help="send them and return; the same again shows the table")
+    parser.add_argument(
+        "--detach", action="store_true", help="submit and return; the same command again shows the table"
+    )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     return parser

@@ -18,7 +18,7 @@ def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "export",
         "Write the trained roles of a checkpoint in Hugging Face format, as transformers and vLLM load them. The run "
-        "may be running, stopped or lost; neither its cluster nor a GPU is needed, only the folder of the base model.",
+        "may be running, stopped or killed; it takes neither its cluster nor a GPU, only the base model.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument(

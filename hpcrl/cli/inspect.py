@@ -52,7 +52,7 @@ VIEWS: Mapping[str, tuple[Make, str]] = {
         lambda reader, _: audit(reader, told_on_stderr()),
         "which files are damaged, which belong to nothing, and what resume would do; exit code 70 if any is damaged",
     ),
-    "report": (lambda reader, _: report(reader), "all of it as one page, which --html names"),
+    "report": (lambda reader, _: report(reader), "all of it as one page, written to the file that --html names"),
 }
 
 TABLES = ("steps", "memory", "resources", "stragglers")
@@ -74,8 +74,12 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("view", type=str, nargs="?", default="summary", help="one of those below; else summary")
     parser.add_argument("other", type=str | None, nargs="?", default=None, help="with diff: the other run")
     parser.add_argument("--json", action="store_true", help="print the view as JSON")
-    parser.add_argument("--csv", action="store_true", help="print the table of a view as CSV")
-    parser.add_argument("--plot", action="store_true", help="draw the curves into RUN/curves.png and .svg instead")
+    parser.add_argument(
+        "--csv", action="store_true", help=f"print the table of {', '.join(TABLES[:-1])} or {TABLES[-1]} as CSV"
+    )
+    parser.add_argument(
+        "--plot", action="store_true", help="with summary: draw the curves into RUN/curves.png and .svg instead"
+    )
     parser.add_argument("--traceback", action="store_true", help="with why: all frames, hpcrl's too")
     parser.add_argument(
         "--steps", type=str | None, default=None, help="with timeline: 12, 10-20, 10- or all; by default the last three"

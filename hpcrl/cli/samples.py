@@ -28,7 +28,7 @@ def run(words: Sequence[str]) -> int:
         type=str,
         default=NEWEST,
         metavar="STEP",
-        help="12, 10-20, 10- or all; newest: the newest step that has samples",
+        help="12, 10-20, 10-, all, or newest: the newest step that has samples",
     )
     parser.add_argument(
         "--where", type=str | None, default=None, metavar="CONDITION", help="e.g. 'reward < 0 and format == 0'"
@@ -49,9 +49,9 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--desc", action="store_true", help="with --sort: largest first")
     parser.add_argument("--limit", type=int | None, default=None, metavar="N", help="show at most N")
     parser.add_argument("--jsonl", action="store_true", help="print one line of JSON per sample, with tokens")
-    parser.add_argument("--html", type=str | None, default=None, metavar="FILE", help="write a page")
+    parser.add_argument("--html", type=str | None, default=None, metavar="FILE", help="write them as a page")
     parser.add_argument(
-        "--parquet", type=str | None, default=None, metavar="FILE", help="write a table (needs hpcrl[data])"
+        "--parquet", type=str | None, default=None, metavar="FILE", help="write them as a table (needs hpcrl[data])"
     )
     if asks_for_help(words):
         print(parser.format_help())
