@@ -1,5 +1,6 @@
 """Traces of Perfetto's, read back."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,9 +29,7 @@ class Drawn:
         trace.ParseFromString(path.read_bytes())
         packets = sorted(trace.packet, key=lambda it: it.timestamp)  # stable, as Perfetto's
         assert {it.trusted_packet_sequence_id for it in packets} == {1}
-        self._tracks = {
-            it.track_descriptor.uuid: it.track_descriptor for it in packets if it.HasField("track_descriptor")
-        }
+        self._tracks = _told_before_use(trace.packet)
         self.slices: list[Shown] = []
         self.counters: dict[str, list[tuple[int, int]]] = {}
         open_slices: dict[int, list[Any]] = {}
@@ -39,6 +38,13 @@ class Drawn:
                 self._event(packet, packet.track_event, open_slices.setdefault(packet.track_event.track_uuid, []))
         self.unbalanced = [uuid for uuid, those in open_slices.items() if those]
         self.slices.sort(key=lambda it: (it.begin_ns, it.depth))
+        assert all(it.begin_ns <= it.end_ns for it in self.slices)
+        assert all(one.begin_ns <= other.begin_ns for one, other in self.arrows())
+        leaving = [arrow for it in self.slices for arrow in it.leaving]
+        arriving = [arrow for it in self.slices for arrow in it.arriving]
+        assert sorted(leaving) == sorted(arriving) and len(set(leaving)) == len(leaving)
+        for marks in self.counters.values():
+            assert marks == sorted(marks, key=lambda it: it[0]) and all(size >= 0 for _, size in marks)
 
     def _event(self, packet: Any, event: Any, those: list[Any]) -> None:
         if event.type == TrackEvent.TYPE_SLICE_BEGIN:
@@ -77,3 +83,21 @@ class Drawn:
             it for it in self._tracks.values() if it.HasField("process") and it.process.pid == track.thread.pid
         )
         return process.uuid
+
+
+def _told_before_use(packets: Iterable[Any]) -> dict[int, Any]:
+    """The tracks, by id: each is told of once, after that above it and before what happens on it."""
+    tracks: dict[int, Any] = {}
+    for packet in packets:
+        if packet.HasField("track_descriptor"):
+            track = packet.track_descriptor
+            assert track.uuid not in tracks and (not track.parent_uuid or track.parent_uuid in tracks), track
+            tracks[track.uuid] = track
+        elif packet.HasField("track_event"):
+            track = tracks[packet.track_event.track_uuid]
+            assert (packet.track_event.type == TrackEvent.TYPE_COUNTER) == track.HasField("counter"), track
+    processes = [it.process.pid for it in tracks.values() if it.HasField("process")]
+    threads = [(it.thread.pid, it.thread.tid) for it in tracks.values() if it.HasField("thread")]
+    assert len(set(processes)) == len(processes) and len(set(threads)) == len(threads)
+    assert {pid for pid, _ in threads} <= set(processes)
+    return tracks
