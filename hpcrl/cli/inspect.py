@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import msgspec
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.cli.outputs import written
@@ -69,31 +69,7 @@ TAKEN_BY: Mapping[str, tuple[str, ...]] = {
 
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser("inspect", "Look at a run from its directory alone, while it runs or afterwards.")
-    parser.add_argument("run", type=str, help=RUN_HELP)
-    parser.add_argument("view", type=str, nargs="?", default="summary", help="one of those below; else summary")
-    parser.add_argument("other", type=str | None, nargs="?", default=None, help="with diff: the other run")
-    parser.add_argument("--json", action="store_true", help="print the view as JSON")
-    parser.add_argument(
-        "--csv", action="store_true", help=f"print the table of {', '.join(TABLES[:-1])} or {TABLES[-1]} as CSV"
-    )
-    parser.add_argument(
-        "--plot", action="store_true", help="with summary: draw the curves into RUN/curves.png and .svg instead"
-    )
-    parser.add_argument("--traceback", action="store_true", help="with why: all frames, hpcrl's too")
-    parser.add_argument(
-        "--steps", type=str | None, default=None, help="with timeline: 12, 10-20, 10- or all; by default the last three"
-    )
-    parser.add_argument(
-        "--html", type=str | None, default=None, metavar="FILE", help="with report and timeline: the page to write"
-    )
-    parser.add_argument(
-        "--perfetto",
-        type=str | None,
-        default=None,
-        metavar="FILE",
-        help="with timeline: a trace for ui.perfetto.dev (needs hpcrl[perfetto])",
-    )
+    parser = _parser()
     if asks_for_help(words):
         views = "\n".join(f"  {name:12}{what}" for name, (_, what) in VIEWS.items())
         print(f"{parser.format_help()}\nviews:\n{views}")
@@ -119,6 +95,35 @@ def run(words: Sequence[str]) -> int:
     if isinstance(view, Audit) and not view.is_whole:
         raise InternalError(f"{counted(len(view.damaged), 'file')} of {run_dir.root} damaged: see above.")
     return int(ExitCode.DONE)
+
+
+def _parser() -> ArgumentParser:
+    parser = command_parser("inspect", "Look at a run from its directory alone, while it runs or afterwards.")
+    parser.add_argument("run", type=str, help=RUN_HELP)
+    parser.add_argument("view", type=str, nargs="?", default="summary", help="one of those below; else summary")
+    parser.add_argument("other", type=str | None, nargs="?", default=None, help="with diff: the other run")
+    parser.add_argument("--json", action="store_true", help="print the view as JSON")
+    parser.add_argument(
+        "--csv", action="store_true", help=f"print the table of {', '.join(TABLES[:-1])} or {TABLES[-1]} as CSV"
+    )
+    parser.add_argument(
+        "--plot", action="store_true", help="with summary: draw the curves into RUN/curves.png and .svg instead"
+    )
+    parser.add_argument("--traceback", action="store_true", help="with why: all frames, hpcrl's too")
+    parser.add_argument(
+        "--steps", type=str | None, default=None, help="with timeline: 12, 10-20, 10- or all; by default the last three"
+    )
+    parser.add_argument(
+        "--html", type=str | None, default=None, metavar="FILE", help="with report and timeline: the page to write"
+    )
+    parser.add_argument(
+        "--perfetto",
+        type=str | None,
+        default=None,
+        metavar="FILE",
+        help="with timeline: a trace for ui.perfetto.dev (needs hpcrl[perfetto])",
+    )
+    return parser
 
 
 def _write_report(view: Report, reader: RunReader, out: str | None) -> None:

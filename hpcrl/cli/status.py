@@ -7,6 +7,8 @@ import msgspec
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.inspect.metrics import right_at
+from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 
@@ -25,5 +27,8 @@ def run(words: Sequence[str]) -> int:
     given = parse(parser, words)
     run_dir = RunDirectory.look(find_run(given.run))
     status = read_status(run_dir.root, queue_of(run_dir))
-    print(msgspec.json.format(msgspec.json.encode(status)).decode() if given.json else status_text(status))
+    if given.json:
+        print(msgspec.json.format(msgspec.json.encode(status)).decode())
+    else:
+        print(status_text(status, right_at(shown_settings(run_dir))))
     return int(ExitCode.DONE)

@@ -9,6 +9,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.progress import DRAW_EVERY_S, Progress
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.inspect.terminal import show
 from hpcrl.inspect.views.status import is_over
 from hpcrl.inspect.views.summary import summary
@@ -33,7 +34,7 @@ def run(words: Sequence[str]) -> int:
 
 def _watch(run_dir: RunDirectory) -> bool:
     """Whether it has ended; else the user wants to see no more of it."""
-    with Progress(run_dir, what_every_run_has(run_dir.shown_settings())) as progress:
+    with Progress(run_dir, what_every_run_has(shown_settings(run_dir))) as progress:
         try:
             while not is_over(run_dir):
                 progress.update()

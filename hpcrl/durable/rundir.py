@@ -179,10 +179,6 @@ class RunDirectory(RunPaths):
         self._refuse_other_format(data)
         return decode_sealed(data, RunRecord, self.run_json)
 
-    def read_format(self) -> int:
-        """Also of a run whose other settings are damaged."""
-        return decode(self.files.read_document(self.run_json, RESTORE), RunFormat, self.run_json).format
-
     def _refuse_other_format(self, data: bytes) -> None:
         """Its journals would look damaged, and the run would begin anew from the base weights."""
         found = decode(data, RunFormat, self.run_json).format
@@ -286,14 +282,6 @@ class RunDirectory(RunPaths):
         """A version of the settings, with the run's copy of the user's code in the place of what was copied."""
         record = self.read_settings(version)
         return with_code(record.experiment, self.read_code(record.code).settings, self.code_copy(record.code))
-
-    def shown_settings(self) -> dict[str, Any]:
-        """The newest settings for who only looks, and may have a copy of the run without its code: then the code is
-        where the user has it."""
-        try:
-            return self.configuration()
-        except InternalError:
-            return self.read_settings(self.versions()[-1]).experiment
 
     def accept(self, nonce: str, fingerprints: Mapping[str, str]) -> None:
         """The user lets these inputs be what they are now, from this submission on."""

@@ -15,6 +15,7 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.metrics import figures, last
 from hpcrl.inspect.queue import Queue, Queues
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.inspect.uncut_table import UncutTable
 from hpcrl.inspect.views.status import ENDED, State, judge
 from hpcrl.inspect.words import duration
@@ -113,7 +114,7 @@ class _Draft:
 def _draft(run: RunDirectory, queues: Queues) -> _Draft | RunLine:
     """A line at once for what cannot be read, or only looks like a run: why it cannot."""
     try:
-        return _Draft(run, run.shown_settings(), run.read_run().created, queues)
+        return _Draft(run, shown_settings(run), run.read_run().created, queues)
     except (HpcrlError, OSError) as error:
         name, why = run.root.name, str(error)
         return RunLine(name, str(run.root), "?", "unknown", why, None, 0, None, "", None, 0.0, None, "", {}, None)

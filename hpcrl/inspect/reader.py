@@ -24,6 +24,7 @@ from hpcrl.inspect.lines import Row, Tail, backwards, parse
 from hpcrl.inspect.metrics import right_at
 from hpcrl.inspect.older import OlderFold, row_of
 from hpcrl.inspect.planned import Planned, read_planned
+from hpcrl.inspect.shown_settings import shown_settings
 
 SAME_S = 0.1
 """Two times of one moment differ by less."""
@@ -267,7 +268,7 @@ class RunReader:
     @cached_property
     def right_at(self) -> float:
         """The reward from which a response counts as right."""
-        return right_at(self.run.shown_settings())
+        return right_at(shown_settings(self.run))
 
     def newest_metrics(self) -> dict[str, float]:
         """The newest value of each."""

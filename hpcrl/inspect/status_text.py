@@ -9,8 +9,8 @@ PURPOSES = {"train": "train", "eval": "evaluate"}
 """Of data sets, by their names."""
 
 
-def status_text(status: RunStatus) -> str:
-    """What is known of a run's state, for people."""
+def status_text(status: RunStatus, right_at: float = 1.0) -> str:
+    """What is known of a run's state, for people. `right_at`: the reward from which a response counts as right."""
     progress = f"step {status.step}" if status.steps is None else f"step {status.step} of {status.steps}"
     attempt = "" if status.attempt is None else f", attempt {status.attempt}"
     code = "" if status.exit_code is None else f", exit code {status.exit_code}"
@@ -24,7 +24,7 @@ def status_text(status: RunStatus) -> str:
         lines.append(f"Slurm    {status.slurm.describe()}")
     lines.append(f"progress {progress}")
     rows = [dict(status.metrics)]
-    shown = [figure.said(last(rows, figure.key)) for figure in figures(rows, status.right_at)]
+    shown = [figure.said(last(rows, figure.key)) for figure in figures(rows, right_at)]
     if shown:
         lines.append("metrics  " + ", ".join(shown))
     if "rounds" in status.metrics:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.placement.peak_flops import TERA, peak_of
 
 
@@ -44,7 +45,7 @@ def peaks_of(reader: RunReader, attempt: int) -> Peaks:
     known = reader.attempts[attempt].activity.computing
     if known is None or not known.hardware:
         return Peaks(0)
-    settings = reader.run.shown_settings()
+    settings = shown_settings(reader.run)
     found = Peaks(sum(known.hardware.values()))
     said: dict[str, str] = {}
     for call, role in reader.attempts[attempt].roles.items():

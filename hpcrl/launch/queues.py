@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.queue import Queue
+from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.launch.launcher import declaration_of
 from hpcrl.plugins import load
 
@@ -23,7 +24,7 @@ class LauncherQueues:
     def ask(self, runs: Sequence[RunDirectory]) -> list[Queue]:
         by_launcher: dict[str, list[RunDirectory]] = defaultdict(list)
         for run in runs:
-            by_launcher[run.shown_settings()["cluster"]["type"]].append(run)
+            by_launcher[shown_settings(run)["cluster"]["type"]].append(run)
         said = {
             run.root: queue
             for launcher, theirs in by_launcher.items()
@@ -33,7 +34,7 @@ class LauncherQueues:
 
 
 def has_queue(run: RunDirectory) -> bool:
-    return LauncherQueues().has(run.shown_settings()["cluster"]["type"])
+    return LauncherQueues().has(shown_settings(run)["cluster"]["type"])
 
 
 def queue_of(run: RunDirectory) -> Queue | None:

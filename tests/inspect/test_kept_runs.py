@@ -93,7 +93,7 @@ def test_a_run_of_an_older_format_is_shown_and_not_resumed(
     main(["inspect", str(kept.root), "audit"])  # a checkpoint was left out here, which is damage
     said = capsys.readouterr().out
     assert "compared by size and CRC" in said
-    assert f"nothing: the run has format 99, and this hpcrl resumes format {FORMAT} only" in said
+    assert f"nothing: {kept.root} has format 99; this hpcrl reads and writes format {FORMAT} only" in said
 
 
 def test_the_newest_format_is_among_them() -> None:

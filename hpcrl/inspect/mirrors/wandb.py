@@ -15,6 +15,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.archives import Sample
 from hpcrl.inspect.mirrors.mirror import MirroredStep
 from hpcrl.inspect.mirrors.wandb_files import records
+from hpcrl.inspect.shown_settings import shown_settings
 
 STEP = "step"
 """The axis of all curves."""
@@ -69,7 +70,7 @@ class Wandb:
             id=hashlib.blake2b(run.run_json.read_bytes(), digest_size=8).hexdigest(),
             name=run.root.name,
             dir=self._folder,
-            config=run.shown_settings(),
+            config=shown_settings(run),
             settings=quiet,
         )
         begun.define_metric(STEP)

@@ -15,10 +15,9 @@ from hpcrl.durable.checkpoints import Manifest, read_manifest
 from hpcrl.durable.code import digest_of, inside
 from hpcrl.durable.files import DamagedFileError, FileRef, Files, is_temporary
 from hpcrl.durable.history import has_grown, read_history
-from hpcrl.durable.records import FORMAT
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import DataError, InternalError
+from hpcrl.errors import ConfigurationError, DataError, InternalError
 from hpcrl.families.headers import naming
 from hpcrl.inspect.named_files import NamedFiles, named_files
 from hpcrl.inspect.reader import RunReader
@@ -201,8 +200,10 @@ _KEPT_BY_LINES = ("spills", "checkpoints", "samples")
 
 def _resume(reader: RunReader, run: RunDirectory) -> list[str]:
     done = run.done_verdict()
-    if (made := run.read_format()) != FORMAT:
-        return [f"nothing: the run has format {made}, and this hpcrl resumes format {FORMAT} only"]
+    try:
+        RunDirectory.open(run.root)
+    except ConfigurationError as error:
+        return [f"nothing: {error}"]
     said = [f"the run is done ({done.reason}): only more steps or epochs let it go on"] if done is not None else []
     plans = [attempt.plan for _, attempt in sorted(reader.attempts.items(), reverse=True) if attempt.plan.calls]
     if not plans:

@@ -22,6 +22,7 @@ from hpcrl.inspect.alive import is_running
 from hpcrl.inspect.hints import what_next
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.inspect.views.stalls import Stall, stalls_of
 from hpcrl.inspect.views.why import Cause, newest_cause
 from hpcrl.inspect.words import duration
@@ -95,8 +96,6 @@ class RunStatus(msgspec.Struct, frozen=True):
     step: int
     steps: int | None
     metrics: dict[str, float]
-    right_at: float
-    """The reward from which a response counts as right, as accuracy counts them."""
     workers: list[WorkerStatus]
     exit_code: int | None
     cause: Cause | None
@@ -118,7 +117,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
     """Everything `hpcrl status` says, from the run directory, and from the queue for a run on Slurm."""
     run = RunDirectory.look(run_dir)
-    reader, control = RunReader(run), run.shown_settings()["control"]
+    reader, control = RunReader(run), shown_settings(run)["control"]
     seen = reader.seen
     attempt = run.newest_attempt()
     activity = reader.newest
@@ -133,7 +132,6 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         step=reader.step,
         steps=reader.length(control["steps"], control["epochs"]),
         metrics=reader.newest_metrics(),
-        right_at=reader.right_at,
         workers=_workers(run, activity) if works else [],
         exit_code=exit_code,
         cause=newest_cause(run) if state in ("failed", "killed") else None,

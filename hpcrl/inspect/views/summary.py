@@ -11,6 +11,7 @@ from hpcrl.durable.records import Verdict
 from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import SHARE_RIGHT, figures, series
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.inspect.utilisation import newest_peaks
 from hpcrl.inspect.views.attempts import Attempt, Ledger, attempts, ledger
 from hpcrl.inspect.views.why import Cause, newest_cause
@@ -127,7 +128,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 def summary(reader: RunReader) -> Summary:
     run, rows = reader.run, reader.rows()
-    settings = run.shown_settings()
+    settings = shown_settings(run)
     control, origin, verdict = settings["control"], forked_from(run), run.newest_verdict()
     cause = newest_cause(run) if verdict is None or verdict.state == "failed" else None
     folders = [run.samples / name for name in run.files.listing(run.samples)]
