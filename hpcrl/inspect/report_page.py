@@ -70,7 +70,7 @@ def report_page(view: Report, reader: RunReader) -> str:
         "name": whole.name,
         "state": state,
         "kind": KINDS.get(state, ""),
-        "reason": "" if state == "failed" and view.why.causes else whole.reason,
+        "reason": "" if view.why.causes and not view.why.causes[0].continued else spoken(whole.reason),
         "facts": [(name, spoken(fact)) for name, fact in facts[:FACTS_ABOVE]],
         "rest": [(name, spoken(fact)) for name, fact in facts[FACTS_ABOVE:]],
         "attempts_said": _attempts_said(view, state),
@@ -133,7 +133,7 @@ def _attempts_said(view: Report, state: str) -> list[str]:
     said = []
     for it in attempts:
         end = ", ".join(part for part in (it.verdict, it.who) if part)
-        end = end or (state if it is attempts[-1] else "ended")
+        end = end or (state if it is attempts[-1] else "done")
         said.append(f"attempt {it.attempt}: {end}" + ("" if it.last_step is None else f", after step {it.last_step}"))
     return said[-ATTEMPTS_SAID:] if len(attempts) > 1 else []
 

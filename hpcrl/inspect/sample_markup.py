@@ -10,13 +10,14 @@ from hpcrl.inspect.archives import Sample
 from hpcrl.inspect.pages import markup
 from hpcrl.inspect.sample_texts import MEANT
 from hpcrl.inspect.views.samples import pieces, shade_of
+from hpcrl.inspect.words import counted
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 SHADES = ((0.6, 3), (0.3, 2), (0.1, 1))
 """Share of the largest number of a response from which a token is shaded so strongly."""
-LENGTHS = {"prompt_length": "prompt: {:.0f} tokens", "length": "response: {:.0f} tokens"}
+LENGTHS = {"prompt_length": "prompt", "length": "response"}
 MEANS = {
     "advantages": "advantage",
     "returns": "return",
@@ -138,7 +139,7 @@ def _shown(sample: Sample, longest: int | None) -> dict[str, Any]:
     figures = dict(sample.figures)
     reward = figures.pop("reward", None)
     figures.pop("finished", None)  # `ended` says it
-    lengths = [text.format(figures.pop(name)) for name, text in LENGTHS.items() if name in figures]
+    lengths = [f"{of}: {counted(round(figures.pop(name)), 'token')}" for name, of in LENGTHS.items() if name in figures]
     means = [f"{what} {figures.pop(name):.4g}" for name, what in MEANS.items() if name in figures]
     rest = [f"{name} {number:.4g}" for name, number in figures.items()]
     which = f", response {sample.number}" if sample.number else ""

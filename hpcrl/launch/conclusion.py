@@ -38,7 +38,7 @@ def describe(run: RunDirectory, verdict: Verdict) -> str:
     if cause is None:
         said = [f"{run.root}: {verdict.state}: {verdict.reason}", what_next(run.root, verdict.state)]
     else:
-        said = [f"{run.root}: {verdict.state}", *cause_lines(cause), what_next(run.root, verdict.state)]
+        said = [f"{run.root}: {verdict.state}", *cause_lines(cause), what_next(run.root, verdict.state, cause.next)]
     return "\n".join(plain(text) for text in said if text)
 
 

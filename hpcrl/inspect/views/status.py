@@ -124,6 +124,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
     state, why, exit_code = judge(run, attempt, activity, queue)
     works = state in ALIVE and state != "submitted" and attempt is not None and run.newest_verdict() is None
     ago = None if activity is None or activity.last is None else max(0.0, time.time() - activity.last)
+    cause = newest_cause(run) if state in ("failed", "killed") else None
     return RunStatus(
         run_dir=str(run.root),
         state=state,
@@ -134,9 +135,9 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         metrics=reader.newest_metrics(),
         workers=_workers(run, activity) if works else [],
         exit_code=exit_code,
-        cause=newest_cause(run) if state in ("failed", "killed") else None,
+        cause=cause,
         last_event_s_ago=None if ago is None else round(ago, 3),
-        hint=_hint(run, state),
+        hint=_hint(run, state, cause),
         slurm=queue,
         skipped=_skipped(reader, seen),
         origins=_origins(run, seen),
@@ -302,9 +303,9 @@ def _workers(run: RunDirectory, activity: Activity | None) -> list[WorkerStatus]
     return [WorkerStatus(rank, activity.doing(rank), stalls.get(rank)) for rank in activity.ranks]
 
 
-def _hint(run: RunDirectory, state: State) -> str:
+def _hint(run: RunDirectory, state: State, cause: Cause | None) -> str:
     if state == "waiting for Slurm":
         return f"It continues by itself when Slurm starts its master. Watch it with: hpcrl logs {run.root} --follow"
     if state == "unknown":
         return f"Watch whether anything happens: hpcrl logs {run.root} --follow"
-    return what_next(run.root, state)
+    return what_next(run.root, state, "" if cause is None else cause.next)
