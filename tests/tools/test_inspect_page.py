@@ -1,4 +1,4 @@
-"""What the pages on looking at runs show is what their commands print."""
+"""What docs/inspect.md, samples.md and troubleshooting.md show is what their commands print."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
     return Scenes(tmp_path_factory.mktemp("scenes"))
 
 
-@pytest.mark.parametrize(("path", "blocks"), zip(PAGES, (7, 2, 1), strict=True))
+@pytest.mark.parametrize(("path", "blocks"), [*zip(PAGES, (7, 2, 1), strict=True)])
 def test_a_page_is_what_its_commands_print_now(path: Path, blocks: int, scenes: Scenes) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(BLOCK.findall(text)) >= blocks
