@@ -274,9 +274,11 @@ class SlurmCluster:
         steps = {
             parent for pid in there if _read(Path(f"/proc/{(parent := _parent(pid))}/comm")).startswith("slurmstep")
         }
-        for pid in (*steps, *there):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # All at the same instant: none of them may tell of another's end.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in (*steps, *there):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def stop_controller(self) -> None:
         """End slurmctld; jobs go on. `restart` brings it back. Until then commands give up on it after 2 s."""

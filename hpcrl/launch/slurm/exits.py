@@ -41,11 +41,6 @@ def record_exit(
     return ended, [end for end in before if end is not None]
 
 
-def is_recorded(run: RunDirectory, nonce: str, place: str, number: int, restarts: int) -> bool:
-    """Whether somebody has written down how this start ended."""
-    return f"{place}.{number}.{restarts}.json" in _names(run, nonce, place)
-
-
 def _incarnation(name: str) -> tuple[int, int]:
     """Job and restarts, by which incarnations are ordered: a successor's job has a larger number. Clocks may differ."""
     *_, number, restarts, _ = name.rsplit(".", 3)

@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrl.durable.accounting import keep_account, state_of
+from hpcrl.durable.accounting import account_path, keep_account, state_of
 from hpcrl.durable.attempts import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
-from hpcrl.launch.slurm.exits import incarnation_of, is_recorded, place_of, record_exit
-from hpcrl.launch.slurm.jobs import ENDED, parse_id
+from hpcrl.launch.slurm.exits import incarnation_of, place_of, record_exit
+from hpcrl.launch.slurm.jobs import ENDED, parse_state
 from hpcrl.launch.slurm.render import comment_of
 from hpcrl.launch.slurm.requeue import (
     FINAL,
@@ -224,17 +224,22 @@ def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:
 
 
 def write_end_before(run: RunDirectory, nonce: str, job: Job, slurm: Slurm) -> None:
-    """Of a job that is started again, write down how the start before it ended, as accounting says it, where nobody was
-    left to do that: its node had failed. Without accounting, nothing."""
+    """Of a job that is started again, write down how the start before it ended and what accounting says of that, where
+    its hook was cut short: its node had failed. Without accounting, nothing."""
     place, before = place_of(job.name, job.element), job.restarts - 1
-    if before < 0 or is_recorded(run, nonce, place, job.number, before):
+    name = f"{place}.{job.number}.{before}"
+    if before < 0 or account_path(run, nonce, name).exists():
         return
-    starts = slurm.sacct([job.id]).get(parse_id(job.id), ())
-    if len(starts) <= job.restarts or (state := starts[before].state.state) not in ENDED:
+    lines = slurm.account(job.id)
+    starts = sorted({line.start for line in lines if "." not in line.job and line.start})
+    if len(starts) <= job.restarts:
         return
-    record_exit(
-        run, nonce, place, job.number, before, Ended(cause_of_state(state), None, time.time(), progress_of(run))
-    )
+    its = [line for line in lines if starts[before] <= line.start < starts[job.restarts]]
+    state = parse_state(state_of(its)).state
+    if state in ENDED:
+        keep_account(run, nonce, name, its)
+        ended = Ended(cause_of_state(state), None, time.time(), progress_of(run))
+        record_exit(run, nonce, place, job.number, before, ended)
 
 
 def keep_accounting(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, patience_s: float = 0.0) -> None:

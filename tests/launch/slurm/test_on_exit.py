@@ -361,17 +361,19 @@ def test_of_a_job_that_slurm_ends_it_is_asked_until_it_says_how(sent: Sent, monk
 def test_an_end_that_nobody_could_write_down_is_written_by_the_next_start(sent: Sent) -> None:
     slurm = sent.fake.commands()
     sent.settle(MASTER, 75, "TERM")
-    sent.fake.preempt(100)
-    for word, restarts in (("NODE_FAIL", 2), ("PREEMPTED", 3)):
-        sent.fake.run(100)
+    for word, restarts in (("NODE_FAIL", 1), ("NODE_FAIL", 2), ("PREEMPTED", 3)):
+        sent.fake.advance(60)
         sent.fake.preempt(100, word=word)
+        sent.fake.advance(60)
         sent.fake.run(100)
         for _ in range(2):
             write_end_before(sent.run, NONCE, dataclasses.replace(MASTER, restarts=restarts), slurm)
     write_end_before(sent.run, NONCE, MASTER, slurm)
     write_end_before(sent.run, NONCE, dataclasses.replace(MASTER, restarts=9), slurm)
-    ended = [(job.cause, job.exit_code) for job in ended_jobs(sent.run, NONCE)]
-    assert ended == [("left_to_slurm", 75), ("node_failure", None), ("preempted", None)]
+    ended = [(job.cause, job.exit_code, job.state) for job in ended_jobs(sent.run, NONCE)]
+    # The first hook was cut short after it had written down what it could see.
+    first = ("left_to_slurm", 75, "NODE_FAIL")
+    assert ended == [first, ("node_failure", None, "NODE_FAIL"), ("preempted", None, "PREEMPTED")]
 
 
 @pytest.mark.parametrize("away", ["accounting", "commands"])
