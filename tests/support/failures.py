@@ -155,7 +155,7 @@ def raises(error: str) -> Callable[[Scene], Fault]:
 
 
 def cuts_off(scene: Scene) -> Fault:
-    return CutsOff(scene.folder, "strike", W1, "worker.call", "", nth=3, always=True)
+    return CutsOff(scene.folder, "strike", W1, "worker.call", "", nth=3)
 
 
 def struck(role: str, point: str, what: str, target: str = "self", nth: int = 1) -> Callable[[Scene], Fault]:
