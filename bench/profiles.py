@@ -283,10 +283,9 @@ def _exchange(group: Group, flat: torch.Tensor) -> None:
 
 
 def _message(group: Group, flat: torch.Tensor) -> None:
-    if group.index == 0:
-        group.send(flat, 1).wait()
-    else:
-        group.receive(flat, 0).wait()
+    """Both ways at once, as stages exchange: who only sends does not wait until it has arrived."""
+    other = 1 - group.index
+    group.exchange([(flat, other)], [(torch.empty_like(flat), other)]).wait()
 
 
 def _median(action: Callable[[], Any], group: Group, repeats: int) -> float:
