@@ -4,11 +4,11 @@ Ranks are told one by one here, and a schedule is a queue of what is ready; ther
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from hpcrl.ops.search_problem import KINDS, QUANTILES, SHIFT, STEPS, Call, Chain, Found, Option, Problem, Score
+from hpcrl.ops.search_problem import KINDS, QUANTILES, SHIFT, STEPS, Call, Chain, Found, Option, Problem, Score, Span
 
 _MASK = 2**64 - 1
 
@@ -41,11 +41,19 @@ class Scorer:
     def __call__(self, plan: Sequence[int]) -> Score:
         options = [call.options[taken] for call, taken in zip(self._problem.calls, plan, strict=True)]
         models = _Models.of(self._problem.calls, options)
+        ends = [0] * STEPS
+        for span in self._spans(options, models):
+            ends[span.step] = max(ends[span.step], span.end)
         return Score(
             self._excess(options, models),
-            self._schedule(options, models),
+            ends[-1] - ends[0],
             sum(mover == number for number, mover in enumerate(models.movers)),
         )
+
+    def spans(self, plan: Sequence[int]) -> list[Span]:
+        """What a plan's score is of: all calls and moves, in the order in which they begin."""
+        options = [call.options[taken] for call, taken in zip(self._problem.calls, plan, strict=True)]
+        return sorted(self._spans(options, _Models.of(self._problem.calls, options)), key=lambda span: span.begun)
 
     def _excess(self, options: Sequence[Option], models: "_Models") -> int:
         """Bytes over the capacity, of all ranks together."""
@@ -65,20 +73,19 @@ class Scorer:
                 most[rank] = max(most.get(rank, 0), passing)
         return sum(max(0, stays.get(rank, 0) + most[rank] - self._problem.capacity) for rank in most)
 
-    def _schedule(self, options: Sequence[Option], models: "_Models") -> int:
-        """Nanoseconds from the end of the first step to the end of the last: whoever is ready first begins first, once
-        all of its workers are free."""
+    def _spans(self, options: Sequence[Option], models: "_Models") -> Iterator[Span]:
+        """Whoever is ready first begins first, once all of its workers are free."""
         schedule = _Schedule(self._problem, models)
         free: dict[int, int] = {}
         while schedule.queue:
             ready, step, moves, number = heapq.heappop(schedule.queue)
             home = self._problem.calls[number].home
-            ranks = {*self._ranks[options[number].mesh], *(self._ranks[options[home].mesh] if moves else ())}
+            ranks = frozenset([*self._ranks[options[number].mesh], *(self._ranks[options[home].mesh] if moves else ())])
             begun = max(ready, *(free.get(rank, 0) for rank in ranks))
             end = begun + (models.moving[number] if moves else options[number].nanoseconds)
             free |= dict.fromkeys(ranks, end)
             schedule.ended((step, moves, number), end)
-        return schedule.ends[-1] - schedule.ends[0]
+            yield Span(step, moves, number, begun, end, ranks)
 
 
 @dataclass

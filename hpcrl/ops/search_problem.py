@@ -147,6 +147,18 @@ class Score(NamedTuple):
     """Of parameters, in each step."""
 
 
+class Span(NamedTuple):
+    """When a call was made, or the move that it waited for."""
+
+    step: int
+    moves: bool
+    call: int
+    begun: int
+    """Nanoseconds since the first step began."""
+    end: int
+    ranks: frozenset[int]
+
+
 class Found(NamedTuple):
     """A plan and what it is worth."""
 

@@ -8,11 +8,12 @@ data-parallel parts. What a model, a backend or a batch does not allow is taken 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import PlacementConfig, models_of, shared_with
 from hpcrl.config.validate import collect
+from hpcrl.data.batch import Batch
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.config import DecoderConfig
@@ -21,9 +22,9 @@ from hpcrl.families.reader import parameter_count
 from hpcrl.placement.abilities import axes_of
 from hpcrl.placement.candidate import Candidate, candidate_of, settings_with, with_homes
 from hpcrl.placement.check import ALL_CHECKS
-from hpcrl.placement.check_cuts import uncut
-from hpcrl.placement.layouts import Layout, Ranks, parse_layout
+from hpcrl.placement.layouts import parse_layout
 from hpcrl.placement.memory import head_model
+from hpcrl.placement.meshes import Grid, layouts_on
 from hpcrl.placement.placing import Placed
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -76,42 +77,6 @@ def allocate(experiment: Any, models: Mapping[str, DecoderConfig]) -> Candidate:
     return Candidate(given.homes, {**elsewhere, **given.calls})
 
 
-class Grid(NamedTuple):
-    """Neighbouring workers: all of some nodes, or a part of one."""
-
-    first: int
-    nodes: int
-    slots: int
-
-    @property
-    def size(self) -> int:
-        return self.nodes * self.slots
-
-    @property
-    def ranks(self) -> Ranks:
-        return tuple(range(self.first, self.first + self.size))
-
-    def divided(self, weights: Sequence[float]) -> list["Grid"]:
-        """A part for each weight: nodes in proportion, but one at least; of a single node equally many workers. Where
-        there are too few, everybody has all."""
-        if self.nodes >= len(weights):
-            sizes = _shares(self.nodes, weights)
-            return [Grid(self.first + sum(sizes[:i]) * self.slots, nodes, self.slots) for i, nodes in enumerate(sizes)]
-        if self.nodes > 1 or self.slots < len(weights):
-            return [self for _ in weights]
-        sizes = _shares(self.slots, [1.0 for _ in weights])
-        return [Grid(self.first + sum(sizes[:i]), 1, slots) for i, slots in enumerate(sizes)]
-
-
-def _shares(count: int, weights: Sequence[float]) -> list[int]:
-    """ReaL's: the first has its share, rounded up, unless the others would have less than one each; then the next."""
-    sizes: list[int] = []
-    for i, weight in enumerate(weights):
-        left, others = count - sum(sizes), len(weights) - i - 1
-        sizes.append(left if not others else min(-int(-left * weight // sum(weights[i:])), left - others))
-    return sizes
-
-
 @dataclass(frozen=True)
 class _Allocation:
     """The parts of an experiment that an allocation goes by."""
@@ -133,9 +98,9 @@ class _Allocation:
             experiment.allocation,
             grid,
             models,
-            {role: _axes(role, getattr(experiment, role), model) for role, model in models.items()},
+            {role: axes_for(role, getattr(experiment, role), model) for role, model in models.items()},
             tuple(call for call in algorithm.recipe(experiment) if call.role in models),
-            grid.size if batch.tokens is not None else batch.pieces,
+            pieces_of(batch, grid.size),
         )
 
     def homes(self) -> dict[str, Placed]:
@@ -179,19 +144,17 @@ class _Allocation:
 
     def _fit(self, role: str, grid: Grid, tp: int, pp: int) -> Placed:
         """The layout over all of a grid that is nearest to these degrees."""
-        tp, model, axes = max(1, tp), self.models[role], self.axes[role]
-        tensors = [it for it in _divisors(grid.slots) if it == 1 or ("tp" in axes and not uncut(model, it))]
-        found = [
-            Layout(grid.size // (tensor * stages), tensor, stages)
-            for tensor in tensors
-            for stages in _divisors(grid.size // tensor)
-            if stages == 1 or ("pp" in axes and stages <= model.blocks)
-        ]
+        tp, found = max(1, tp), layouts_on(grid, self.models[role], self.axes[role])
         nearest = min(found, key=lambda it: (it.dp > self.pieces, *_beyond(it.tp, tp), *_beyond(it.pp, pp)))
         return Placed(nearest, grid.ranks)
 
 
-def _axes(role: str, section: PlacementConfig, model: DecoderConfig) -> tuple[str, ...]:
+def pieces_of(batch: Batch, workers: int) -> int:
+    """Into how many parts a step can be split, with something in each."""
+    return workers if batch.tokens is not None else batch.pieces
+
+
+def axes_for(role: str, section: PlacementConfig, model: DecoderConfig) -> tuple[str, ...]:
     """Those over which its backend splits a role, or only data where the model is whole on each worker."""
     return ("dp",) if isinstance(model, ForeignConfig) else axes_of(role, section)
 
@@ -199,7 +162,3 @@ def _axes(role: str, section: PlacementConfig, model: DecoderConfig) -> tuple[st
 def _beyond(size: int, wanted: int) -> tuple[int, int]:
     """Less than was wanted is nearer than more."""
     return max(0, size - wanted), max(0, wanted - size)
-
-
-def _divisors(count: int) -> list[int]:
-    return [it for it in range(1, count + 1) if count % it == 0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import Between, models_of, shared_with
+from hpcrl.config.model import Between, TrainedModelConfig, models_of, shared_with
 from hpcrl.placement.layouts import mesh_text
 from hpcrl.placement.placing import Placed, entries_of, home_of, leader, place_of
 from hpcrl.recipes.algorithm import algorithm_of
@@ -22,7 +22,8 @@ class Spot(NamedTuple):
     micro_batch_tokens: int = 0
     """Most tokens in one of its forward passes on a worker; 0 where there is no model of hpcrl's."""
     between: Between | None = None
-    """What becomes of a copy's parameters between its calls; None: what is usual."""
+    """What becomes of a copy's parameters between its calls, or of those of a role that is not trained: host, they
+    wait in the host's memory. None: what is usual."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,10 @@ def candidate_of(experiment: ExperimentConfig, nodes: int) -> Candidate:
     mesh that there is."""
     calls = algorithm_of(experiment).calls(experiment)
     roles = {call.name: call.role for call in calls}
-    homes = {role: Spot(home_of(experiment, role, nodes), _tokens(experiment, role)) for role in roles.values()}
+    homes = {
+        role: Spot(home_of(experiment, role, nodes), _tokens(experiment, role), _between(experiment, role))
+        for role in roles.values()
+    }
     found = {
         name: Spot(
             place_of(experiment, roles[name], entry, nodes),
@@ -91,6 +95,8 @@ def _with_home(experiment: Any, role: str, spot: Spot, nodes: int) -> Any:
         said = {"layout": str(spot.place.layout), "mesh": None if everywhere else mesh_text(spot.place.ranks)}
     if spot.micro_batch_tokens != _tokens(experiment, role):
         said["micro_batch_tokens"] = spot.micro_batch_tokens
+    if spot.between != _between(experiment, role):
+        said["between"] = replace(section.between, parameters=spot.between or "keep")
     return replace(experiment, **{role: replace(section, **said)}) if said else experiment
 
 
@@ -109,6 +115,12 @@ def _entry(spot: Spot, home: Spot) -> dict[str, Any]:
     if spot.between is not None:
         said["between"] = spot.between
     return said
+
+
+def _between(experiment: ExperimentConfig, role: str) -> Between | None:
+    model = models_of(experiment).get(role)
+    is_away = model is not None and not isinstance(model, TrainedModelConfig) and model.between.parameters == "host"
+    return "host" if is_away else None
 
 
 def _tokens(experiment: ExperimentConfig, role: str) -> int:

@@ -13,9 +13,10 @@ from hpcrl.cli.main import main
 from hpcrl.config.load import change_settings
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.families.reader import config_from_json
-from hpcrl.placement.allocate import Grid, afresh, allocate, settle
+from hpcrl.placement.allocate import afresh, allocate, settle
 from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.check import ALL_CHECKS, placement_problems
+from hpcrl.placement.meshes import Grid
 from hpcrl.placement.plan import make_plan, plan_for
 
 WHOLE = """
