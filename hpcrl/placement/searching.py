@@ -80,9 +80,8 @@ def search(
         proposals = (PROPOSALS if is_compiled() else PROPOSALS // 10) if proposals is None else proposals
         chains = list(_chains(choices, starts, proposals, seed))
         with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-            found = sorted(
-                {it for of_chain in pool.map(lambda it: search_chain(problem, it, KEPT), chains) for it in of_chain}
-            )
+            of_chains = list(pool.map(lambda chain: search_chain(problem, chain, KEPT), chains))
+        found = sorted({found for of_chain in of_chains for found in of_chain})
     return Searched(choices, _different(found), starts.get(OWN), starts, proposals, is_optimal)
 
 
