@@ -8,6 +8,7 @@ a few per cent. Shapes: C cells of a model that the same ranks have; R workers, 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import lcm
 from typing import Any, NamedTuple
 
@@ -203,6 +204,7 @@ def _shares(place: Placed) -> tuple[np.ndarray, np.ndarray]:
 _Stages = tuple[frozenset[int], frozenset[int]]
 
 
+@lru_cache(maxsize=1024)
 def _groups(config: DecoderConfig, home: int, place: int) -> Counter[tuple[_Stages, bool]]:
     """How many numbers the same stages of both have, and whether they are cut over tensor ranks."""
     found: dict[str, list[set[int]]] = {}

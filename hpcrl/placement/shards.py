@@ -52,7 +52,7 @@ def cut_of(layout: Layout, index: int) -> Cut:
     return Cut(index % layout.tp, layout.tp, index // (layout.tp * layout.dp), layout.pp)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=1024)
 def stages(config: DecoderConfig, pp: int) -> tuple[range, ...]:
     """The layers of each stage, so that the stage with most parameters has as few as can be. Each has a block.
 
@@ -75,6 +75,7 @@ def stages(config: DecoderConfig, pp: int) -> tuple[range, ...]:
     )
 
 
+@lru_cache(maxsize=256)
 def stage_parameters(config: DecoderConfig, pp: int) -> tuple[tuple[Parameter, ...], ...]:
     """The parameters of each stage, whole, in the order in which its ranks hold them: layer by layer."""
     found: tuple[list[Parameter], ...] = tuple([] for _ in range(pp))
@@ -87,7 +88,7 @@ def stage_parameters(config: DecoderConfig, pp: int) -> tuple[tuple[Parameter, .
     return tuple(map(tuple, found))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def held(config: DecoderConfig, cut: Cut) -> tuple[Held, ...]:
     """All that a rank holds, layer by layer. Raises ValueError where the model cannot be cut so."""
     return tuple(_held(config, cut))
