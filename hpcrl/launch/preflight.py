@@ -52,7 +52,7 @@ def check_inputs(
     """
     algorithm = algorithm_of(experiment)
     tokens = algorithm.batch(experiment).tokens
-    capacity = _capacity_of(experiment, launcher)
+    capacity = capacity_of(experiment, launcher)
     if capacity is not None:
         _say(check_memory(experiment, capacity))
     if tokens is None:
@@ -78,7 +78,7 @@ def _say(doubts: Iterable[str]) -> None:
         print(f"hpcrl: note: {doubt}", file=sys.stderr)
 
 
-def _capacity_of(experiment: ExperimentConfig, launcher: Launcher | None = None) -> Capacity | None:
+def capacity_of(experiment: ExperimentConfig, launcher: Launcher | None = None) -> Capacity | None:
     """Whoever would start the processes says what memory they will have; None where nobody can say."""
     kind = declaration_of(experiment.cluster.type)
     if kind.chooses:

@@ -40,17 +40,22 @@ def settle(experiment: Any) -> Any:
     """
     if experiment.allocation == MANUAL:
         return experiment
+    settled = replace(settings_with(experiment, allocate(experiment, placed_models(experiment))), allocation=MANUAL)
+    if problems := collect(settled, ALL_CHECKS, ()):
+        raise ConfigurationError(problems)
+    return settled
+
+
+def placed_models(experiment: Any) -> dict[str, DecoderConfig]:
+    """Role → its model under its head, of the roles that an allocation or a search places: those that are called and
+    have a model of their own. Reads each model's config.json."""
     algorithm = algorithm_of(experiment)
     called = {call.role for call in algorithm.recipe(experiment)}
-    models = {
+    return {
         role: head_model(role, it, algorithm)
         for role, it in models_of(experiment).items()
         if role in called and not shared_with(experiment, role)
     }
-    settled = replace(settings_with(experiment, allocate(experiment, models)), allocation=MANUAL)
-    if problems := collect(settled, ALL_CHECKS, ()):
-        raise ConfigurationError(problems)
-    return settled
 
 
 def afresh(experiment: ExperimentConfig, overrides: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hpcrl.config.model import ModelConfig
+from hpcrl.config.model import ModelConfig, models_of, shared_with
 from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.families.config import DecoderConfig
 from hpcrl.ops.search_problem import After, Call, Mesh, Option, Problem, Stage
@@ -19,7 +19,7 @@ from hpcrl.recipes.algorithm import algorithm_of
 
 FACTORS = (0.25, 1.0, 4.0)
 """Of a role's micro_batch_tokens, what calls that do not generate may have."""
-PLACES = 8
+PLACES = 4
 """Of a role at most on each mesh, besides those that somebody gives."""
 
 
@@ -114,8 +114,8 @@ def choices_of(
     capacity: int,
     given: Iterable[Candidate] = (),
 ) -> Choices:
-    """All that may be chosen on the nodes of an experiment, what the `given` candidates say among it. What the settings
-    place stays there."""
+    """All that may be chosen on the nodes of an experiment for the roles of these models, and what the `given`
+    candidates say. What the settings place stays there."""
     return _Choosing(experiment, models, costs, tuple(given)).choices(capacity)
 
 
@@ -125,6 +125,7 @@ class _Choosing:
     ) -> None:
         self._experiment = experiment
         self._models = models
+        self._configs = models_of(experiment)
         self._costs = costs
         self._given = given
         algorithm, cluster = algorithm_of(experiment), experiment.cluster
@@ -163,29 +164,34 @@ class _Choosing:
     def _ways(self, number: int, is_home: bool) -> list[Way]:
         call = self._calls[number]
         own = self._fixed.at(call.name, call.role)
-        if not self._is_free(call):
-            return [self._way(call, own)]
-        section = getattr(self._experiment, call.role)
-        model = self._models[call.role]
-        axes = axes_for(call.role, section, model)
-        found: dict[Spot, Way] = {}
-        for grid in self._grids:
-            on_grid: list[Way] = []
-            for layout in layouts_on(grid, model, axes):
-                if layout.dp <= self._pieces:
-                    place = own.place.on(layout, grid.ranks)
-                    on_grid += [self._way(call, Spot(place, tokens)) for tokens in self._tokens(call, own)]
-            found |= {way.spot: way for way in _worth_trying(on_grid)}
+        found = dict(self._everywhere(call, own) if self._is_free(call, is_home) else ())
         for candidate in (self._fixed, *self._given):
-            spot = candidate.at(call.name, call.role)
-            spot = spot._replace(between=None)
+            spot = candidate.at(call.name, call.role)._replace(between=None)
             found.setdefault(spot, self._way(call, spot))
         ways = list(found.values())
-        if is_home and not call.changes:
+        if is_home and not call.changes and call.role in self._configs:
             return ways + [self._released(call, way) for way in ways]
         return ways
 
-    def _is_free(self, call: MFC) -> bool:
+    def _everywhere(self, call: MFC, own: Spot) -> Iterator[tuple[Spot, Way]]:
+        """What is worth trying on every grid. Grids of one shape cost the same, whichever nodes they are of."""
+        alike: dict[tuple[int, int], list[Way]] = {}
+        for grid in self._grids:
+            shape = grid.nodes, grid.slots
+            if shape not in alike:
+                alike[shape] = list(_worth_trying(list(self._on(grid, call, own))))
+            for way in alike[shape]:
+                spot = way.spot._replace(place=way.spot.place.on(way.spot.place.layout, grid.ranks))
+                yield spot, way._replace(spot=spot)
+
+    def _on(self, grid: Grid, call: MFC, own: Spot) -> Iterator[Way]:
+        section, model = getattr(self._experiment, call.role), self._models[call.role]
+        for layout in layouts_on(grid, model, axes_for(call.role, section, model)):
+            if layout.dp <= self._pieces:
+                place = own.place.on(layout, grid.ranks)
+                yield from (self._way(call, Spot(place, tokens)) for tokens in self._tokens(call, own))
+
+    def _is_free(self, call: MFC, is_home: bool) -> bool:
         """Whether the settings leave it to the search where this is done."""
         if call.role not in self._models or call.name in self._experiment.calls or call.blends:
             return False
@@ -193,7 +199,7 @@ class _Choosing:
             return False
         section = getattr(self._experiment, call.role)
         written = section.layout is not None or section.mesh is not None
-        return isinstance(section, ModelConfig) and not (written and call.changes)
+        return isinstance(section, ModelConfig) and not (written and is_home)
 
     def _tokens(self, call: MFC, own: Spot) -> list[int]:
         if call.kind == "generate" or not own.micro_batch_tokens:
@@ -203,7 +209,17 @@ class _Choosing:
     def _way(self, call: MFC, spot: Spot) -> Way:
         is_copy = not call.changes and any(other.changes == call.role for other in self._calls)
         at = spot.place, spot.micro_batch_tokens
-        return Way(spot, self._costs.call_nanoseconds(call, *at), self._costs.stages(call, *at), is_copy)
+        if shared_with(self._experiment, call.role):
+            return Way(spot, 0, (Stage(0, 0),), is_copy)
+        taken = self._costs.call_nanoseconds(call, *at)
+        if call.changes:
+            taken += sum(self._costs.call_nanoseconds(other, *at) for other in self._riders(call.role))
+        return Way(spot, taken, self._costs.stages(call, *at), is_copy)
+
+    def _riders(self, role: str) -> list[MFC]:
+        """Calls of the roles whose model this one's is: they are made where it is at home, and count with what changes
+        it."""
+        return [call for call in self._calls if shared_with(self._experiment, call.role) == role]
 
     def _released(self, call: MFC, way: Way) -> Way:
         """Parameters wait in the host's memory between its calls."""

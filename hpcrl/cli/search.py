@@ -1,0 +1,223 @@
+"""`hpcrl search CONFIG`: where to train each model and make each call, so that a step is short and everything fits."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
+from hpcrl.cli.outputs import written_whole
+from hpcrl.cli.settings import help_with_settings, read_experiment
+from hpcrl.config.changes import changes
+from hpcrl.config.experiment import to_dict
+from hpcrl.config.yaml_file import read_yaml
+from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.foreign import plain
+from hpcrl.launch.preflight import capacity_of
+from hpcrl.placement.allocate import placed_models
+from hpcrl.placement.candidate import settings_with
+from hpcrl.placement.capacity import on_its_device
+from hpcrl.placement.costs import CostModel
+from hpcrl.placement.lengths import Lengths
+from hpcrl.placement.search_inputs import lengths_asked, longer, rates_asked, usable_bytes
+from hpcrl.placement.search_told import SearchTold, told
+from hpcrl.placement.searching import OWN, Searched, search
+from hpcrl.placement.sizes import GIB, size_in_words
+from hpcrl.placement.workload import workload_of
+
+OWN_OPTIONS = ("--profile", "--device", "--lengths", "--proposals", "--seed", "--out", "--json")
+
+
+def run(words: Sequence[str]) -> int:
+    parser = command_parser(
+        "search",
+        "Search for the allocation with the shortest step: where each role is trained, where each call is made, in "
+        "which layout and micro-batches. What the file says of layouts, meshes and calls stays as it is. Starts "
+        "nothing.",
+    )
+    parser.add_argument("config", type=str, help="a YAML file")
+    parser.add_argument(
+        "--profile", metavar="FILE", help="what was measured of these devices; without it, data sheets count"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="the GPU whose data sheet counts, such as H100; else cluster.slurm.gpu_type",
+    )
+    parser.add_argument(
+        "--lengths",
+        metavar="RUN|FILE",
+        help='how long texts are: as in a run\'s samples, or as in lines {"prompt": 31, "response": 240}; half of '
+        "what may be, if not given",
+    )
+    parser.add_argument("--proposals", type=int, metavar="N", help="how many plans to try, in all (4000000)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="where proposals come from (1)")
+    parser.add_argument("--out", metavar="FILE", help="write the configuration with the best plan; it can be submitted")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    mine, overrides = separate(words, OWN_OPTIONS)
+    if asks_for_help(mine):
+        print(help_with_settings(parser, mine, overrides))
+        return int(ExitCode.DONE)
+    given = parse(parser, mine)
+    if given.proposals is not None and given.proposals < 1:
+        raise ConfigurationError([f"--proposals {given.proposals} must be at least 1."], "Give another number.")
+    experiment = read_experiment(given.config, overrides)
+    capacity = capacity_of(experiment)
+    if capacity is not None:
+        experiment = on_its_device(experiment, capacity)
+    rates = rates_asked(experiment, given.profile, given.device)
+    lengths = lengths_asked(experiment, given.lengths)
+    models = placed_models(experiment)
+    costs = CostModel(experiment, models, rates, workload_of(experiment, lengths))
+    searched = search(
+        experiment,
+        models,
+        costs,
+        usable_bytes(experiment, rates, capacity),
+        proposals=given.proposals,
+        seed=given.seed,
+    )
+
+    def under(factor: float) -> CostModel:
+        return replace(costs, workload=workload_of(experiment, longer(experiment, lengths, factor)), _made={})
+
+    answer = told(
+        searched, experiment, f"{rates.device} ({rates.source})", (*_notices(lengths, given), *costs.notices), under
+    )
+    print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
+    if not answer.plans[0].fits:
+        raise ConfigurationError([_misfit(answer)], "Add nodes, or take smaller micro_batch_tokens, offload or bf16.")
+    if given.out:
+        _write(given.out, given.config, experiment, searched, overrides)
+    elif not given.json:
+        print("To write a configuration with plan 1, add: --out best.yaml", file=sys.stderr)
+    return int(ExitCode.DONE)
+
+
+def _notices(lengths: Lengths, given: Any) -> Iterator[str]:
+    prompts, responses = lengths.prompts, lengths.responses
+    spread = f"prompts of {prompts.mean():.0f} ± {prompts.std():.0f} tokens, responses of {responses.mean():.0f} ± "
+    source = f"as in {given.lengths}" if given.lengths else "half of what may be, for want of --lengths"
+    yield f"Texts: {spread}{responses.std():.0f}; {source}."
+    if not given.profile:
+        yield "Times are reckoned from data sheets; a profile is more exact."
+
+
+def _misfit(answer: SearchTold) -> str:
+    least = answer.plans[0]
+    fullest = max(least.calls, key=lambda call: call.bytes_per_worker)
+    return (
+        f"No plan fits these {answer.workers} workers: the one that needs least is {size_in_words(least.excess_bytes)} "
+        f"over, most of all in {fullest.call} with {size_in_words(fullest.bytes_per_worker)} a worker."
+    )
+
+
+def _write(out: str, config: str, experiment: Any, searched: Searched, overrides: Sequence[str]) -> None:
+    """The file's own settings and those of the command line, with what the best plan changes."""
+    best = replace(settings_with(experiment, searched.candidate(searched.best[0])), allocation="manual")
+    values, whole = read_yaml(Path(config)), to_dict(best)
+    keys = {text.partition("=")[0] for text in overrides} | {change.key for change in changes(experiment, best)}
+    for key in sorted(keys):
+        _put(values, key.split("."), whole)
+    values.pop("allocation", None)
+    values["calls"] = whole["calls"]
+    seconds = searched.step_nanoseconds(searched.best[0]) / 1e9
+    head = f"# Written by `hpcrl search {config}`: a step is expected to take {seconds:.3g} s.\n"
+    with written_whole("--out", out) as file:
+        file.write((head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)).encode())
+    print(f"{out} has plan 1; submit it with: hpcrl submit {out}", file=sys.stderr)
+
+
+def _put(values: dict[str, Any], path: Sequence[str], whole: Mapping[str, Any]) -> None:
+    for name in path[:-1]:
+        whole = whole[name]
+        held = values.get(name)
+        values[name] = held if isinstance(held, dict) else {}
+        values = values[name]
+    values[path[-1]] = whole[path[-1]]
+
+
+def render(answer: SearchTold) -> RenderableType:
+    """For people."""
+    tried = f"{'all ' * answer.is_optimal}{answer.proposals:,} plans were tried"
+    head = Text(f"{answer.workers} workers, {plain(answer.rates)}; {tried}\n")
+    parts: list[RenderableType] = [head, _plans(answer), Text(), _calls(answer.plans[0]), Text()]
+    parts += [Text(plain(line)) for line in (*_why(answer), *_lengths(answer))]
+    parts += [Text(plain(notice), style="dim") for notice in answer.notices]
+    return Group(*parts)
+
+
+def _plans(answer: SearchTold) -> Table:
+    table = _table("plan", "step", "idle", "memory", "moves", wide="")
+    for it in (*answer.plans, *answer.others):
+        memory = max(call.bytes_per_worker for call in it.calls)
+        lacks = "" if it.fits else f"{_size(it.excess_bytes)} too much"
+        moves = sum(call.moved_s for call in it.calls)
+        cells = (_time(it.step_s), f"{it.idle:.0%}", _size(memory), _time(moves) if moves else "-", lacks)
+        table.add_row(it.name, *cells)
+    return table
+
+
+def _calls(best: Any) -> Table:
+    table = _table("plan 1", "layout", "workers", "micro-batch", "time", "moved in", "memory", wide="")
+    for it in best.calls:
+        table.add_row(
+            plain(it.call),
+            it.layout,
+            it.mesh,
+            f"{it.micro_batch_tokens:,}" if it.micro_batch_tokens else "-",
+            _time(it.seconds),
+            _time(it.moved_s) if it.moved_s else "-",
+            _size(it.bytes_per_worker) if it.bytes_per_worker else "-",
+            "on its host" if it.released else "",
+        )
+    return table
+
+
+def _why(answer: SearchTold) -> Iterator[str]:
+    if not answer.against:
+        yield "Neither the settings nor any usual allocation fits, so there is nothing to compare plan 1 with."
+        return
+    against, best = next(it for it in answer.others if it.name == answer.against), answer.plans[0]
+    if best.step_s >= against.step_s:
+        yield f"Nothing faster than {_named(answer.against)} was found."
+        return
+    gain = f"{against.step_s / best.step_s:.2f} times as fast as {_named(answer.against)}"
+    yield f"Plan 1 is {gain} ({_time(against.step_s)} a step). By what would be lost without each:"
+    for reason in answer.reasons:
+        yield f"  {reason.call}: {reason.now}, not {reason.before}: {reason.share:.0%} of the gain"
+
+
+def _named(name: str) -> str:
+    return "what the settings say" if name == OWN else f"allocation {name}"
+
+
+def _lengths(answer: SearchTold) -> Iterator[str]:
+    for it in answer.sensitivities:
+        change = f"{abs(it.factor - 1):.0%} {'longer' if it.factor > 1 else 'shorter'}"
+        beside = "" if it.against_s is None else f", {_named(answer.against)} {_time(it.against_s)}"
+        still = "still the fastest of these" if it.fastest == "1" else f"{it.fastest} is faster then"
+        yield f"Were responses {change}: {_time(it.best_s)} a step{beside}; {still}."
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+def _size(bytes_: float) -> str:
+    return f"{bytes_ / GIB:.1f} GiB"
+
+
+def _table(*columns: str, wide: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    table.add_column(wide)
+    return table

@@ -1,0 +1,98 @@
+"""What a search is given from outside: rates of the devices, lengths of texts, memory."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrl.config.data import DataConfig
+from hpcrl.config.fields import section
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError
+from hpcrl.placement.capacity import Capacity
+from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, rates_of_gpu
+from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
+from hpcrl.placement.rates import Rates, rates_from_json
+
+RESERVED = 0.08
+"""Of a GPU's memory, for its driver, for libraries and for what lies between blocks."""
+UNKNOWN = 1024
+"""Tokens of a prompt at most, where the settings do not say it."""
+
+
+def rates_asked(experiment: Any, profile: str | None, device: str | None) -> Rates:
+    """Those of a file, of a data sheet, or of a CPU's thread. Raises ConfigurationError."""
+    if profile is not None:
+        return _profiled(experiment, Path(profile))
+    if experiment.cluster.device == "cpu":
+        if device is not None:
+            raise ConfigurationError(
+                [f"--device {device} is a GPU, but cluster.device = cpu."], "Leave --device out, or set cluster.device."
+            )
+        return CPU_CORE
+    name = device or experiment.cluster.slurm.gpu_type
+    if name is None:
+        raise ConfigurationError(
+            ["Which GPUs the workers have is not known here."],
+            "Give --device, such as --device H100, or a --profile; or set cluster.slurm.gpu_type, or cluster.device.",
+        )
+    rates = rates_of_gpu(name.replace("-", " ").replace("_", " ").upper()) or rates_of_gpu(name)
+    if rates is None:
+        raise ConfigurationError(
+            [f"{name} is no GPU whose data sheet hpcrl knows; it knows {', '.join(SHEETS)}."],
+            "Name one of these with --device, or give a --profile.",
+        )
+    return rates
+
+
+def _profiled(experiment: Any, path: Path) -> Rates:
+    try:
+        rates = rates_from_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(
+            [f"--profile {path} cannot be read: {error.strerror}."], "Give the file of a profile."
+        ) from None
+    except msgspec.DecodeError as error:
+        raise ConfigurationError([f"--profile {path} is no profile: {error}."], "Give the file of a profile.") from None
+    is_cpu = rates.device == CPU_CORE.device
+    if experiment.cluster.device != "auto" and is_cpu != (experiment.cluster.device == "cpu"):
+        raise ConfigurationError(
+            [f"--profile {path} is of {rates.device}, but cluster.device = {experiment.cluster.device}."],
+            "Give a profile of the devices that the run will have, or set cluster.device.",
+        )
+    return rates
+
+
+def lengths_asked(experiment: Any, given: str | None) -> Lengths:
+    """Those of a run or of a file; else prompts and responses of half of what they may be, and half of that around it.
+    Raises ConfigurationError, DataError."""
+    if given is not None:
+        path = Path(given)
+        if not path.exists():
+            raise ConfigurationError([f"--lengths {given} does not exist."], "Name a run's directory, or a file.")
+        return lengths_of_run(RunDirectory(path).samples) if path.is_dir() else lengths_in(path)
+    data = section(experiment, "data", DataConfig)
+    prompt = (data.max_prompt_tokens if data is not None else None) or UNKNOWN
+    response = _longest_response(experiment)
+    prompts, responses = ((max(1.0, most / 2), most / 4) for most in (prompt, response))
+    return spread_lengths(prompts, responses, (prompt, response))
+
+
+def longer(experiment: Any, lengths: Lengths, factor: float) -> Lengths:
+    """The same with responses so many times as long, as far as the settings let them."""
+    return lengths.scaled(factor, max(_longest_response(experiment), int(lengths.responses.max())))
+
+
+def _longest_response(experiment: Any) -> int:
+    generation = section(experiment, "generation", GenerationConfig)
+    return UNKNOWN if generation is None else generation.max_new_tokens
+
+
+def usable_bytes(experiment: Any, rates: Rates, capacity: Capacity | None) -> int:
+    """Of each worker: what its device has, or what its node has for it, as far as that is known."""
+    if capacity is not None and capacity.bytes is not None and capacity.of == "node":
+        return int(capacity.bytes / experiment.cluster.workers_per_node)
+    if capacity is not None and capacity.bytes is not None:
+        return int(min(capacity.bytes, rates.memory * (1 - RESERVED)))
+    return int(rates.memory * (1 - RESERVED))
