@@ -1242,6 +1242,7 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 # ── all of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
+SEARCHED = "test_search_page.py::test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on"
 ELSEWHERE = {
     "inspect/archives.py: Look at other steps with --step.": (
         "inspect/test_damaged_runs.py::test_where_an_archive_is_damaged_other_steps_are_shown"
@@ -1369,6 +1370,16 @@ ELSEWHERE = {
     "cli/asking.py: Give a prompt that is not empty, and shorter.": (
         "cli/test_asking.py::test_it_prints_what_the_engine_says"
     ),
+    "cli/search.py: Add nodes, or take smaller micro_batch_tokens, offload or bf16.": SEARCHED,
+    "cli/search.py: Give another number.": SEARCHED,
+    "placement/search_inputs.py: Give --device, such as --device H100, or a --profile; or set cluster.slurm.gpu_type, or "
+    "cluster.device.": SEARCHED,
+    "placement/search_inputs.py: Give a profile of the devices that the run will have, or set cluster.device.": SEARCHED,
+    "placement/search_inputs.py: Give the file of a profile.": SEARCHED,
+    "placement/search_inputs.py: Leave --device out, or set cluster.device.": SEARCHED,
+    "placement/search_inputs.py: Name a run's directory, or a file.": SEARCHED,
+    "placement/search_inputs.py: Name one of these with --device, or give a --profile.": SEARCHED,
+    "placement/search_inputs.py: Set {}.dtype, or give another --device or --profile.": SEARCHED,
     "cli/eval.py: Name each once.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "launch/evaluations.py: Give it.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "cli/generate.py: Give one of them.": (

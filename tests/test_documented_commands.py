@@ -40,6 +40,7 @@ TYPED_BY: Mapping[str, str] = {
     "first-run.md": "test_first_run_page.py",
     "export.md": "test_export_page.py",
     "lora.md": "test_lora_page.py",
+    "search.md": "test_search_page.py",
     "slurm.md": "slurm/test_docs.py",
     "preemption.md": "slurm/test_docs.py",
     "administrators.md": "slurm/test_docs.py",

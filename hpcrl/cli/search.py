@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import yaml
+from jsonargparse import ArgumentParser
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -36,31 +37,7 @@ OWN_OPTIONS = ("--profile", "--device", "--lengths", "--proposals", "--seed", "-
 
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser(
-        "search",
-        "Search for the allocation with the shortest step: where each role is trained, where each call is made, in "
-        "which layout and micro-batches. What the file says of layouts, meshes and calls stays as it is. Starts "
-        "nothing.",
-    )
-    parser.add_argument("config", type=str, help="a YAML file")
-    parser.add_argument(
-        "--profile", metavar="FILE", help="what was measured of these devices; without it, data sheets count"
-    )
-    parser.add_argument(
-        "--device",
-        metavar="NAME",
-        help="the GPU whose data sheet counts, such as H100; else cluster.slurm.gpu_type",
-    )
-    parser.add_argument(
-        "--lengths",
-        metavar="RUN|FILE",
-        help='how long texts are: as in a run\'s samples, or as in lines {"prompt": 31, "response": 240}; half of '
-        "what may be, if not given",
-    )
-    parser.add_argument("--proposals", type=int, metavar="N", help="how many plans to try, in all (4000000)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="where proposals come from (1)")
-    parser.add_argument("--out", metavar="FILE", help="write the configuration with the best plan; it can be submitted")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = _parser()
     mine, overrides = separate(words, OWN_OPTIONS)
     if asks_for_help(mine):
         print(help_with_settings(parser, mine, overrides))
@@ -99,6 +76,35 @@ def run(words: Sequence[str]) -> int:
     elif not given.json:
         print("To write a configuration with plan 1, add: --out best.yaml", file=sys.stderr)
     return int(ExitCode.DONE)
+
+
+def _parser() -> ArgumentParser:
+    parser = command_parser(
+        "search",
+        "Search for the allocation with the shortest step: where each role is trained, where each call is made, in "
+        "which layout and micro-batches. What the file says of layouts, meshes and calls stays as it is. Starts "
+        "nothing.",
+    )
+    parser.add_argument("config", type=str, help="a YAML file")
+    parser.add_argument(
+        "--profile", metavar="FILE", help="what was measured of these devices; without it, data sheets count"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="the GPU whose data sheet counts, such as H100; else cluster.slurm.gpu_type",
+    )
+    parser.add_argument(
+        "--lengths",
+        metavar="RUN|FILE",
+        help='how long texts are: as in a run\'s samples, or as in lines {"prompt": 31, "response": 240}; half of '
+        "what may be, if not given",
+    )
+    parser.add_argument("--proposals", type=int, metavar="N", help="how many plans to try, in all (4000000)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="where proposals come from (1)")
+    parser.add_argument("--out", metavar="FILE", help="write the configuration with the best plan; it can be submitted")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def _notices(lengths: Lengths, given: Any) -> Iterator[str]:

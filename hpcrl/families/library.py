@@ -25,7 +25,7 @@ class LibraryModel:
     """What begins the names of the tensors that both have."""
     head: str
     """The module at the end of the second class."""
-    linear: Mapping[str, bool] = field(default_factory=dict)
+    linear: Mapping[str, bool] = field(default_factory=dict, hash=False)
     """What its linear modules are called → whether their tensors are [in, out]."""
 
 

@@ -8,6 +8,7 @@ import msgspec
 from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import models_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.capacity import Capacity
@@ -23,6 +24,20 @@ UNKNOWN = 1024
 
 def rates_asked(experiment: Any, profile: str | None, device: str | None) -> Rates:
     """Those of a file, of a data sheet, or of a CPU's thread. Raises ConfigurationError."""
+    rates = _rates(experiment, profile, device)
+    for role, model in models_of(experiment).items():
+        if model.dtype not in rates.products:
+            known = ", ".join(rates.products)
+            raise ConfigurationError(
+                [
+                    f"{role}.dtype = {model.dtype}, but of {model.dtype} nothing is known of {rates.device} ({known} is)."
+                ],
+                f"Set {role}.dtype, or give another --device or --profile.",
+            )
+    return rates
+
+
+def _rates(experiment: Any, profile: str | None, device: str | None) -> Rates:
     if profile is not None:
         return _profiled(experiment, Path(profile))
     if experiment.cluster.device == "cpu":

@@ -1,0 +1,92 @@
+"""docs/search.md: its commands, in order, for models of 7 billion parameters."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from support.experiments import ppo_values, write_config, write_inputs, write_model
+from test_layouts_page import QWEN_7B
+
+from hpcrl.cli.main import main
+from hpcrl.errors import ExitCode
+from hpcrl.placement.data_sheets import rates_of_gpu
+from hpcrl.placement.search_told import SearchTold
+
+PAGE = (Path(__file__).parent.parent / "docs" / "search.md").read_text(encoding="utf-8")
+SEARCH, PLAN, SUBMIT = (shlex.split(line)[1:] for line in re.findall(r"^hpcrl .*$", PAGE, re.MULTILINE))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """With a ppo.yaml of models that have shapes alone."""
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model", **QWEN_7B)
+    values = ppo_values()
+    values["data"] |= {"train": "rows.jsonl", "batch_size": 128, "max_prompt_tokens": 512}
+    values |= {role: {"path": "model", "dtype": "bf16"} for role in ("actor", "critic", "reference")}
+    values["generation"] = {"max_new_tokens": 512}
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "ppo.yaml", values)
+    return tmp_path
+
+
+def test_the_commands_of_the_page_find_a_plan_that_is_faster_and_fits(folder, capsys):
+    assert main([*SEARCH, "--proposals", "2000"]) == ExitCode.DONE
+    shown = capsys.readouterr()
+    assert "best.yaml has plan 1" in shown.err and "Were responses 30% shorter" in shown.out
+    written = yaml.safe_load((folder / "best.yaml").read_text())
+    assert written["actor"]["layout"] and written["cluster"] == {"nodes": 2, "workers_per_node": 8, "device": "cuda"}
+    assert "allocation" not in written
+    assert PLAN[1] == SUBMIT[1] == "best.yaml"
+    assert main([*SEARCH[:-2], "--json", "--proposals", "2000"]) == ExitCode.DONE
+    answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
+    main(["search", "best.yaml", "--device", "H100", "--proposals", "10", "--json"])
+    again = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
+    own = next(it for it in again.others if it.name == "the settings")
+    assert own.step_s == pytest.approx(answer.plans[0].step_s)
+    assert answer.plans[0].fits and answer.workers == 16 and not answer.is_optimal
+    fitting = [it.step_s for it in answer.others if it.fits]
+    assert fitting and answer.plans[0].step_s < min(fitting)
+    homes = {it.call: it for it in answer.plans[0].calls}
+    assert homes["actor_train"].layout == written["actor"]["layout"].replace("t1", "").replace("p1", "")
+
+
+CPU, CUDA = ("--cluster.device", "cpu"), ("--cluster.device", "cuda")
+H100 = (*CUDA, "--device", "H100")
+TWO = ("--nodes", "2", *H100)
+REFUSED = (
+    (CUDA, "Which GPUs the workers have is not known here.", TWO),
+    ((*CUDA, "--device", "H99"), "H99 is no GPU whose data sheet hpcrl knows", TWO),
+    ((*CUDA, "--device", "T4"), "actor.dtype = bf16, but of bf16 nothing is known of T4", TWO),
+    ((*CPU, "--device", "H100"), "--device H100 is a GPU, but cluster.device = cpu.", TWO),
+    ((*CPU, "--profile", "gone.json"), "--profile gone.json cannot be read", (*TWO[:-2], "--profile", "h100.json")),
+    ((*CPU, "--profile", "rows.jsonl"), "--profile rows.jsonl is no profile", (*TWO[:-2], "--profile", "h100.json")),
+    ((*CPU, "--profile", "h100.json"), "h100.json is of H100, but cluster.device = cpu", TWO),
+    ((*TWO, "--lengths", "gone"), "--lengths gone does not exist.", (*TWO, "--lengths", "lengths.jsonl")),
+    ((*TWO, "--proposals", "0"), "--proposals 0 must be at least 1.", TWO),
+    (H100, "No plan fits these 2 workers", TWO),
+)
+
+
+@pytest.mark.parametrize(("words", "said", "right"), REFUSED)
+def test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on(folder, capsys, words, said, right):
+    (folder / "h100.json").write_bytes(rates_of_gpu("H100").to_json())
+    (folder / "lengths.jsonl").write_text('{"prompt": 20, "response": 100}')
+    search = ["search", "ppo.yaml", "--cluster.workers_per_node", "2", "--seed", "2", "--out", "best.yaml"]
+    assert main([*search, *words]) == ExitCode.CONFIGURATION
+    assert said in capsys.readouterr().err
+    assert not (folder / "best.yaml").exists()
+    assert main([*search, *right, "--proposals", "500"]) == ExitCode.DONE
+    assert (folder / "best.yaml").exists()
+
+
+def test_lengths_may_come_of_a_file(folder, capsys):
+    lines = [json.dumps({"prompt": 20, "response": length}) for length in (100, 200, 300)]
+    (folder / "lengths.jsonl").write_text("\n".join(lines))
+    main([*SEARCH[:-2], "--proposals", "100", "--lengths", "lengths.jsonl", "--json"])
+    answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
+    assert answer.notices[0].startswith("Texts: prompts of 20 ± 0 tokens, responses of 200 ± 82; as in lengths.jsonl")
