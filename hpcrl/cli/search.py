@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
-from hpcrl.cli.outputs import written_whole
+from hpcrl.cli.outputs import written
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import changes
 from hpcrl.config.experiment import to_dict
@@ -136,7 +136,7 @@ def _write(out: str, config: str, experiment: Any, searched: Searched, overrides
     values["calls"] = whole["calls"]
     seconds = searched.step_nanoseconds(searched.best[0]) / 1e9
     head = f"# Written by `hpcrl search {config}`: a step is expected to take {seconds:.3g} s.\n"
-    with written_whole("--out", out) as file:
+    with written("--out", out) as file:
         file.write((head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)).encode())
     print(f"{out} has plan 1; submit it with: hpcrl submit {out}", file=sys.stderr)
 

@@ -28,12 +28,10 @@ def rates_asked(experiment: Any, profile: str | None, device: str | None) -> Rat
     for role, model in models_of(experiment).items():
         if model.dtype not in rates.products:
             known = ", ".join(rates.products)
-            raise ConfigurationError(
-                [
-                    f"{role}.dtype = {model.dtype}, but of {model.dtype} nothing is known of {rates.device} ({known} is)."
-                ],
-                f"Set {role}.dtype, or give another --device or --profile.",
+            text = (
+                f"{role}.dtype = {model.dtype}, but of {model.dtype} nothing is known of {rates.device} ({known} is)."
             )
+            raise ConfigurationError([text], f"Set {role}.dtype, or give another --device or --profile.")
     return rates
 
 
