@@ -1372,9 +1372,11 @@ ELSEWHERE = {
     ),
     "cli/search.py: Add nodes, or take smaller micro_batch_tokens, offload or bf16.": SEARCHED,
     "cli/search.py: Give another number.": SEARCHED,
-    "placement/search_inputs.py: Give --device, such as --device H100, or a --profile; or set cluster.slurm.gpu_type, or "
-    "cluster.device.": SEARCHED,
-    "placement/search_inputs.py: Give a profile of the devices that the run will have, or set cluster.device.": SEARCHED,
+    "placement/search_inputs.py: Give --device, such as --device H100, or a --profile; or set cluster.slurm.gpu_type, "
+    "or cluster.device.": SEARCHED,
+    "placement/search_inputs.py: Give a profile of the devices that the run will have, or set cluster.device.": (
+        SEARCHED
+    ),
     "placement/search_inputs.py: Give the file of a profile.": SEARCHED,
     "placement/search_inputs.py: Leave --device out, or set cluster.device.": SEARCHED,
     "placement/search_inputs.py: Name a run's directory, or a file.": SEARCHED,
