@@ -232,7 +232,7 @@ class CostModel:
     def _generating(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
         pp, link = at.layout.pp, self._line(at).send
         found = [0.0]
-        parts = self.workload.parts(at.layout.dp)
+        parts = self.workload.heaviest(at.layout.dp)
         of_parts = self.workload.generated(at.layout.dp, pp, self._generation.slots, tokens)
         for rows, part in zip(parts, of_parts, strict=True):
             visits = part if pp == 1 else part.one_by_one()

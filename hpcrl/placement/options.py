@@ -185,11 +185,15 @@ class _Choosing:
                 yield spot, way._replace(spot=spot)
 
     def _on(self, grid: Grid, call: MFC, own: Spot) -> Iterator[Way]:
+        """On one grid: the layouts that are worth trying with the role's micro-batches, with others as well."""
         section, model = getattr(self._experiment, call.role), self._models[call.role]
-        for layout in layouts_on(grid, model, axes_for(call.role, section, model)):
-            if layout.dp <= self._pieces:
-                place = own.place.on(layout, grid.ranks)
-                yield from (self._way(call, Spot(place, tokens)) for tokens in self._tokens(call, own))
+        layouts = layouts_on(grid, model, axes_for(call.role, section, model))
+        places = [own.place.on(layout, grid.ranks) for layout in layouts if layout.dp <= self._pieces]
+        for way in _worth_trying([self._way(call, Spot(place, own.micro_batch_tokens)) for place in places]):
+            yield way
+            for tokens in self._tokens(call, own):
+                if tokens != own.micro_batch_tokens:
+                    yield self._way(call, Spot(way.spot.place, tokens))
 
     def _is_free(self, call: MFC, is_home: bool) -> bool:
         """Whether the settings leave it to the search where this is done."""

@@ -22,6 +22,9 @@ from hpcrl.recipes.algorithm import algorithm_of
 
 T = TypeVar("T")
 
+SLOWEST = 4
+"""Of many parts, so many of the heaviest, and of those with the longest responses, are reckoned."""
+
 
 @dataclass(frozen=True, eq=False)
 class MicroBatches:
@@ -90,6 +93,11 @@ class Workload:
         """Samples of each part of a generation or an inference: cut before responses are known."""
         return self._once(("parts", dp), lambda: self._divided(dp)[1])
 
+    def heaviest(self, dp: int) -> tuple[Positions, ...]:
+        """Of these, the ones that may last longest: all, or of many those with most tokens and with the longest
+        responses."""
+        return self._once(("heaviest", dp), lambda: self._slowest(self.parts(dp)))
+
     def shares(self, dp: int) -> tuple[tuple[Positions, ...], ...]:
         """minibatch → part → samples of a train_step: cut by the lengths that have been made."""
 
@@ -102,27 +110,37 @@ class Workload:
         return self._once(("shares", dp), made)
 
     def predicted(self, dp: int, tokens: int, shared: bool = True) -> tuple[MicroBatches, ...]:
-        """Of each part of an inference, of at most so many tokens each; `shared` prompts go through a model once."""
+        """Of the heaviest parts of an inference, of at most so many tokens each; `shared` prompts go through a model
+        once."""
         return self._once(
             ("predicted", dp, tokens, shared),
-            lambda: tuple(self._micro_batches(part, tokens, shared) for part in self.parts(dp)),
+            lambda: tuple(self._micro_batches(part, tokens, shared) for part in self.heaviest(dp)),
         )
 
     def trained(self, dp: int, tokens: int, shared: bool = True) -> tuple[tuple[MicroBatches, ...], ...]:
-        """minibatch → part → its micro-batches, of one pass of a train_step."""
+        """minibatch → its heaviest parts → micro-batches, of one pass of a train_step."""
         return self._once(
             ("trained", dp, tokens, shared),
             lambda: tuple(
-                tuple(self._micro_batches(part, tokens, shared) for part in parts) for parts in self.shares(dp)
+                tuple(self._micro_batches(part, tokens, shared) for part in self._slowest(parts))
+                for parts in self.shares(dp)
             ),
         )
 
     def generated(self, dp: int, stages: int, slots: int, prefill_tokens: int) -> tuple[Visits, ...]:
-        """Of each part of a generation."""
+        """Of the heaviest parts of a generation."""
         return self._once(
             ("generated", dp, stages, slots, prefill_tokens),
-            lambda: tuple(visits_of(self._waiting(part), slots, prefill_tokens, stages) for part in self.parts(dp)),
+            lambda: tuple(visits_of(self._waiting(part), slots, prefill_tokens, stages) for part in self.heaviest(dp)),
         )
+
+    def _slowest(self, parts: tuple[Positions, ...]) -> tuple[Positions, ...]:
+        if len(parts) <= 2 * SLOWEST:
+            return parts
+        tokens = [int((self.prompts + self.responses)[self._of(part)].sum()) for part in parts]
+        longest = [int(self.responses[self._of(part)].max(initial=0)) for part in parts]
+        found = {i for sizes in (tokens, longest) for i in np.argsort(sizes, kind="stable")[-SLOWEST:].tolist()}
+        return tuple(parts[i] for i in sorted(found))
 
     def _once(self, key: Any, make: Callable[[], T]) -> T:
         if key not in self._made:

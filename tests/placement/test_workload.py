@@ -13,7 +13,7 @@ from hpcrl.errors import DataError
 from hpcrl.placement.flops import Text
 from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
 from hpcrl.placement.visits import Prompts, Visits, visits_of
-from hpcrl.placement.workload import Workload
+from hpcrl.placement.workload import SLOWEST, Workload
 
 
 def drawn(rows: int, per_row: int = 1, texts: int = 1, **more: object) -> Workload:
@@ -133,3 +133,16 @@ def test_lengths_of_a_run_are_those_of_its_archives(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="no archives with prompts and responses"):
         lengths_of_run(tmp_path / "none")
+
+
+def test_the_slowest_of_many_parts_is_among_the_heaviest() -> None:
+    lengths = spread_lengths((60, 30), (300, 200), (128, 1024))
+    prompts, responses = lengths.drawn(512, 1, seed=3)
+    work = Workload(prompts, responses, minibatches=4)
+    parts, few = work.parts(64), work.heaviest(64)
+    assert len(few) <= 2 * SLOWEST < len(parts) and set(few) <= set(parts)
+    visits = [int(visits_of(work._waiting(part), 4, 256, 1).times_V.sum()) for part in parts]
+    assert max(visits[parts.index(part)] for part in few) >= 0.98 * max(visits)
+    tokens = [int((prompts + responses)[list(part)].sum()) for part in parts]
+    assert max(tokens[parts.index(part)] for part in few) == max(tokens)
+    assert work.heaviest(8) == work.parts(8)
