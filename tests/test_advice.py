@@ -1370,18 +1370,20 @@ ELSEWHERE = {
     "cli/asking.py: Give a prompt that is not empty, and shorter.": (
         "cli/test_asking.py::test_it_prints_what_the_engine_says"
     ),
-    "cli/search.py: Add nodes, or take smaller micro_batch_tokens, offload or bf16.": SEARCHED,
-    "cli/search.py: Give another number.": SEARCHED,
-    "placement/search_inputs.py: Give --device, such as --device H100, or a --profile; or set cluster.slurm.gpu_type, "
-    "or cluster.device.": SEARCHED,
+    "placement/settling.py: Add nodes, or take smaller micro_batch_tokens, offload or bf16.": SEARCHED,
+    "placement/search_inputs.py: Set search.device, such as H100, search.profile, or cluster.slurm.gpu_type; or "
+    "cluster.device to cpu.": SEARCHED,
     "placement/search_inputs.py: Give a profile of the devices that the run will have, or set cluster.device.": (
         SEARCHED
     ),
     "placement/search_inputs.py: Give the file of a profile.": SEARCHED,
-    "placement/search_inputs.py: Leave --device out, or set cluster.device.": SEARCHED,
+    "placement/search_inputs.py: Leave search.device out, or set cluster.device.": SEARCHED,
     "placement/search_inputs.py: Name a run's directory, or a file.": SEARCHED,
-    "placement/search_inputs.py: Name one of these with --device, or give a --profile.": SEARCHED,
-    "placement/search_inputs.py: Set {}.dtype, or give another --device or --profile.": SEARCHED,
+    "placement/search_inputs.py: Set search.device to one of these, or search.profile.": SEARCHED,
+    "placement/search_inputs.py: Set {}.dtype, or search.device or search.profile to another.": SEARCHED,
+    "placement/settling.py: Set allocation to heuristic.": (
+        "test_search_page.py::test_a_graph_that_is_too_large_is_refused_and_the_heuristic_takes_it"
+    ),
     "cli/eval.py: Name each once.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "launch/evaluations.py: Give it.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "cli/generate.py: Give one of them.": (

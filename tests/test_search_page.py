@@ -11,9 +11,13 @@ import yaml
 from support.experiments import ppo_values, write_config, write_inputs, write_model
 from test_layouts_page import QWEN_7B
 
+from hpcrl.cli.arguments import separate
 from hpcrl.cli.main import main
-from hpcrl.errors import ExitCode
+from hpcrl.cli.settings import read_experiment
+from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.ops import search_problem
 from hpcrl.placement.data_sheets import rates_of_gpu
+from hpcrl.placement.layouts import parse_layout
 from hpcrl.placement.search_told import SearchTold
 
 PAGE = (Path(__file__).parent.parent / "docs" / "search.md").read_text(encoding="utf-8")
@@ -62,12 +66,12 @@ REFUSED = (
     (CUDA, "Which GPUs the workers have is not known here.", TWO),
     ((*CUDA, "--device", "H99"), "H99 is no GPU whose data sheet hpcrl knows", TWO),
     ((*CUDA, "--device", "T4"), "actor.dtype = bf16, but of bf16 nothing is known of T4", TWO),
-    ((*CPU, "--device", "H100"), "--device H100 is a GPU, but cluster.device = cpu.", TWO),
-    ((*CPU, "--profile", "gone.json"), "--profile gone.json cannot be read", (*TWO[:-2], "--profile", "h100.json")),
-    ((*CPU, "--profile", "rows.jsonl"), "--profile rows.jsonl is no profile", (*TWO[:-2], "--profile", "h100.json")),
+    ((*CPU, "--device", "H100"), "search.device = H100 is a GPU, but cluster.device = cpu.", TWO),
+    ((*CPU, "--profile", "gone.json"), "gone.json cannot be read", (*TWO[:-2], "--profile", "h100.json")),
+    ((*CPU, "--profile", "rows.jsonl"), "rows.jsonl is no profile", (*TWO[:-2], "--profile", "h100.json")),
     ((*CPU, "--profile", "h100.json"), "h100.json is of H100, but cluster.device = cpu", TWO),
-    ((*TWO, "--lengths", "gone"), "--lengths gone does not exist.", (*TWO, "--lengths", "lengths.jsonl")),
-    ((*TWO, "--proposals", "0"), "--proposals 0 must be at least 1.", TWO),
+    ((*TWO, "--lengths", "gone"), "gone does not exist.", (*TWO, "--lengths", "lengths.jsonl")),
+    ((*TWO, "--proposals", "0"), "search.proposals = 0 must be at least 1", TWO),
     (H100, "No plan fits these 2 workers", TWO),
 )
 
@@ -76,11 +80,11 @@ REFUSED = (
 def test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on(folder, capsys, words, said, right):
     (folder / "h100.json").write_bytes(rates_of_gpu("H100").to_json())
     (folder / "lengths.jsonl").write_text('{"prompt": 20, "response": 100}')
-    search = ["search", "ppo.yaml", "--cluster.workers_per_node", "2", "--seed", "2", "--out", "best.yaml"]
+    search = ["search", "ppo.yaml", "--cluster.workers_per_node", "2", "--search.seed", "2", "--out", "best.yaml"]
     assert main([*search, *words]) == ExitCode.CONFIGURATION
     assert said in capsys.readouterr().err
     assert not (folder / "best.yaml").exists()
-    assert main([*search, *right, "--proposals", "500"]) == ExitCode.DONE
+    assert main([*search, *right, "--proposals", "4000"]) == ExitCode.DONE
     assert (folder / "best.yaml").exists()
 
 
@@ -89,4 +93,31 @@ def test_lengths_may_come_of_a_file(folder, capsys):
     (folder / "lengths.jsonl").write_text("\n".join(lines))
     main([*SEARCH[:-2], "--proposals", "100", "--lengths", "lengths.jsonl", "--json"])
     answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
-    assert answer.notices[0].startswith("Texts: prompts of 20 ± 0 tokens, responses of 200 ± 82; as in lengths.jsonl")
+    assert answer.notices[0].startswith("Texts: prompts of 20 ± 0 tokens, responses of 200 ± 82; as in /")
+
+
+def test_allocation_search_gives_the_same_at_submit(folder, capsys):
+    words = ["ppo.yaml", "--nodes", "2", "--cluster.workers_per_node", "2", "--cluster.device", "cuda"]
+    asked = ["--search.device", "H100", "--search.proposals", "3000"]
+    assert main(["search", *words, *asked, "--json"]) == ExitCode.DONE
+    answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
+    home = next(it for it in answer.plans[0].calls if it.call == "actor_train")
+    settled = read_experiment("ppo.yaml", [*_settings(words[1:] + asked), "allocation=search"])
+    said = capsys.readouterr().err
+    assert "hpcrl: searching for an allocation" in said and "allocation = search gives actor.layout" in said
+    assert settled.allocation == "manual" and settled.cluster.device == "cuda"
+    assert parse_layout(settled.actor.layout).short == home.layout
+    assert settled.actor.micro_batch_tokens == home.micro_batch_tokens
+
+
+def test_a_graph_that_is_too_large_is_refused_and_the_heuristic_takes_it(folder, monkeypatch):
+    monkeypatch.setitem(search_problem.LIMITS, "calls", 3)
+    words = _settings(["--nodes", "2", "--cluster.workers_per_node", "2", "--cluster.device", "cuda"])
+    with pytest.raises(ConfigurationError, match="No search for this graph: there are 7 calls; 1 to 3") as refused:
+        read_experiment("ppo.yaml", [*words, "search.device=H100", "allocation=search"])
+    assert refused.value.advice == "Set allocation to heuristic."
+    assert read_experiment("ppo.yaml", [*words, "allocation=heuristic"]).actor.layout
+
+
+def _settings(words):
+    return separate(words, ())[1]

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import yaml
-from jsonargparse import ArgumentParser
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,68 +16,23 @@ from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.outputs import written
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import changes
-from hpcrl.config.experiment import to_dict
+from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.yaml_file import read_yaml
-from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.errors import ExitCode
 from hpcrl.foreign import plain
 from hpcrl.launch.preflight import capacity_of
-from hpcrl.placement.allocate import placed_models
-from hpcrl.placement.candidate import settings_with
-from hpcrl.placement.capacity import on_its_device
-from hpcrl.placement.costs import CostModel
+from hpcrl.placement.allocate import MANUAL
 from hpcrl.placement.lengths import Lengths
-from hpcrl.placement.search_inputs import lengths_asked, longer, rates_asked, usable_bytes
-from hpcrl.placement.search_told import SearchTold, told
-from hpcrl.placement.searching import OWN, Searched, search
-from hpcrl.placement.sizes import GIB, size_in_words
-from hpcrl.placement.workload import workload_of
+from hpcrl.placement.search_told import PlanTold, SearchTold, told
+from hpcrl.placement.searching import OWN
+from hpcrl.placement.settling import search_for
+from hpcrl.placement.sizes import GIB
 
-OWN_OPTIONS = ("--profile", "--device", "--lengths", "--proposals", "--seed", "--out", "--json")
+SHORT = ("profile", "device", "lengths", "proposals")
+"""Settings of `search` that this command takes without it."""
 
 
 def run(words: Sequence[str]) -> int:
-    parser = _parser()
-    mine, overrides = separate(words, OWN_OPTIONS)
-    if asks_for_help(mine):
-        print(help_with_settings(parser, mine, overrides))
-        return int(ExitCode.DONE)
-    given = parse(parser, mine)
-    if given.proposals is not None and given.proposals < 1:
-        raise ConfigurationError([f"--proposals {given.proposals} must be at least 1."], "Give another number.")
-    experiment = read_experiment(given.config, overrides)
-    capacity = capacity_of(experiment)
-    if capacity is not None:
-        experiment = on_its_device(experiment, capacity)
-    rates = rates_asked(experiment, given.profile, given.device)
-    lengths = lengths_asked(experiment, given.lengths)
-    models = placed_models(experiment)
-    costs = CostModel(experiment, models, rates, workload_of(experiment, lengths))
-    searched = search(
-        experiment,
-        models,
-        costs,
-        usable_bytes(experiment, rates, capacity),
-        proposals=given.proposals,
-        seed=given.seed,
-    )
-
-    def under(factor: float) -> CostModel:
-        return replace(costs, workload=workload_of(experiment, longer(experiment, lengths, factor)), _made={})
-
-    answer = told(
-        searched, experiment, f"{rates.device} ({rates.source})", (*_notices(lengths, given), *costs.notices), under
-    )
-    print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
-    if not answer.plans[0].fits:
-        raise ConfigurationError([_misfit(answer)], "Add nodes, or take smaller micro_batch_tokens, offload or bf16.")
-    if given.out:
-        _write(given.out, given.config, experiment, searched, overrides)
-    elif not given.json:
-        print("To write a configuration with plan 1, add: --out best.yaml", file=sys.stderr)
-    return int(ExitCode.DONE)
-
-
-def _parser() -> ArgumentParser:
     parser = command_parser(
         "search",
         "Search for the allocation with the shortest step: where each role is trained, where each call is made, in "
@@ -86,56 +40,58 @@ def _parser() -> ArgumentParser:
         "nothing.",
     )
     parser.add_argument("config", type=str, help="a YAML file")
-    parser.add_argument(
-        "--profile", metavar="FILE", help="what was measured of these devices; without it, data sheets count"
-    )
-    parser.add_argument(
-        "--device",
-        metavar="NAME",
-        help="the GPU whose data sheet counts, such as H100; else cluster.slurm.gpu_type",
-    )
-    parser.add_argument(
-        "--lengths",
-        metavar="RUN|FILE",
-        help='how long texts are: as in a run\'s samples, or as in lines {"prompt": 31, "response": 240}; half of '
-        "what may be, if not given",
-    )
-    parser.add_argument("--proposals", type=int, metavar="N", help="how many plans to try, in all (4000000)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="where proposals come from (1)")
     parser.add_argument("--out", metavar="FILE", help="write the configuration with the best plan; it can be submitted")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
+    parser.epilog = f"{', '.join(f'--{name} VALUE' for name in SHORT)} are short for --search.{SHORT[0]} and so on."
+    mine, overrides = separate([_whole(word) for word in words], ("--out", "--json"))
+    if asks_for_help(mine):
+        print(help_with_settings(parser, mine, overrides))
+        return int(ExitCode.DONE)
+    given = parse(parser, mine)
+    experiment = replace(read_experiment(given.config, [*overrides, "allocation=manual"]), allocation=MANUAL)
+    found = search_for(experiment, capacity_of(experiment))
+    rates = found.costs.rates
+    answer = told(
+        found.searched,
+        found.experiment,
+        f"{rates.device} ({rates.source})",
+        (*_notices(found.lengths, experiment), *found.costs.notices),
+        found.under,
+    )
+    print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
+    best = found.settled()
+    if given.out:
+        _write(given.out, given.config, (experiment, best), answer.plans[0].step_s, overrides)
+    elif not given.json:
+        print("To write a configuration with plan 1, add: --out best.yaml", file=sys.stderr)
+    return int(ExitCode.DONE)
 
 
-def _notices(lengths: Lengths, given: Any) -> Iterator[str]:
-    prompts, responses = lengths.prompts, lengths.responses
+def _whole(word: str) -> str:
+    """An option by its whole name."""
+    name, equals, value = word.partition("=")
+    return f"--search.{name[2:]}{equals}{value}" if name[:2] == "--" and name[2:] in SHORT else word
+
+
+def _notices(lengths: Lengths, experiment: ExperimentConfig) -> Iterator[str]:
+    prompts, responses, asked = lengths.prompts, lengths.responses, experiment.search
     spread = f"prompts of {prompts.mean():.0f} ± {prompts.std():.0f} tokens, responses of {responses.mean():.0f} ± "
-    source = f"as in {given.lengths}" if given.lengths else "half of what may be, for want of --lengths"
+    source = f"as in {asked.lengths}" if asked.lengths else "half of what may be, for want of --lengths"
     yield f"Texts: {spread}{responses.std():.0f}; {source}."
-    if not given.profile:
+    if asked.profile is None:
         yield "Times are reckoned from data sheets; a profile is more exact."
 
 
-def _misfit(answer: SearchTold) -> str:
-    least = answer.plans[0]
-    fullest = max(least.calls, key=lambda call: call.bytes_per_worker)
-    return (
-        f"No plan fits these {answer.workers} workers: the one that needs least is {size_in_words(least.excess_bytes)} "
-        f"over, most of all in {fullest.call} with {size_in_words(fullest.bytes_per_worker)} a worker."
-    )
-
-
-def _write(out: str, config: str, experiment: Any, searched: Searched, overrides: Sequence[str]) -> None:
-    """The file's own settings and those of the command line, with what the best plan changes."""
-    best = replace(settings_with(experiment, searched.candidate(searched.best[0])), allocation="manual")
+def _write(out: str, config: str, settings: tuple[Any, Any], step_s: float, overrides: Sequence[str]) -> None:
+    """The file's own settings and those of the command line, with what the best plan changes of them."""
+    experiment, best = settings
     values, whole = read_yaml(Path(config)), to_dict(best)
     keys = {text.partition("=")[0] for text in overrides} | {change.key for change in changes(experiment, best)}
-    for key in sorted(keys):
+    for key in sorted(keys - {"cluster.device"} | {text.partition("=")[0] for text in overrides}):
         _put(values, key.split("."), whole)
     values.pop("allocation", None)
     values["calls"] = whole["calls"]
-    seconds = searched.step_nanoseconds(searched.best[0]) / 1e9
-    head = f"# Written by `hpcrl search {config}`: a step is expected to take {seconds:.3g} s.\n"
+    head = f"# Written by `hpcrl search {config}`: a step is expected to take {step_s:.3g} s.\n"
     with written("--out", out) as file:
         file.write((head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)).encode())
     print(f"{out} has plan 1; submit it with: hpcrl submit {out}", file=sys.stderr)
@@ -171,7 +127,7 @@ def _plans(answer: SearchTold) -> Table:
     return table
 
 
-def _calls(best: Any) -> Table:
+def _calls(best: PlanTold) -> Table:
     table = _table("plan 1", "layout", "workers", "micro-batch", "time", "moved in", "memory", wide="")
     for it in best.calls:
         table.add_row(

@@ -19,9 +19,10 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
 from hpcrl.foreign import plain
 from hpcrl.launch.launcher import launcher_problems
-from hpcrl.placement.allocate import settle
+from hpcrl.placement.capacity import Capacity
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.check_cuts import tensor_notices
+from hpcrl.placement.settling import settle
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE, algorithm_of
 
@@ -32,7 +33,7 @@ def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
     Raises ConfigurationError with everything that is wrong.
     """
     given = load_config(Path(config), overrides, CATALOGUE, (*ALL_CHECKS, launcher_problems))
-    experiment = settle(given)
+    experiment = settle(given, _capacity)
     for change in changes(given, experiment):
         if change.key != "allocation":
             print(f"hpcrl: note: allocation = {given.allocation} gives {plain(str(change))}", file=sys.stderr)
@@ -41,6 +42,14 @@ def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
     for notice in chain.from_iterable(notices):
         print(f"hpcrl: note: {plain(notice)}", file=sys.stderr)
     return experiment
+
+
+def _capacity(experiment: ExperimentConfig) -> Capacity | None:
+    # Only a search asks, and what starts runs takes long to import.
+    from hpcrl.launch.preflight import capacity_of
+
+    print("hpcrl: searching for an allocation", file=sys.stderr)
+    return capacity_of(experiment)
 
 
 def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: Sequence[str]) -> str:

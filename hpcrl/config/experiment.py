@@ -14,6 +14,7 @@ from hpcrl.config.fields import ChangeClass, NameText, PathText
 from hpcrl.config.model import CallPlacement
 from hpcrl.config.run_root import RUN_ROOT
 from hpcrl.config.samples import SamplesConfig
+from hpcrl.config.search import SearchConfig
 
 RunName = Annotated[
     str,
@@ -24,8 +25,8 @@ RunName = Annotated[
 AllocationText = Annotated[
     str,
     Meta(
-        pattern=r"^(manual|pipe_data|pipe_model|heuristic|([dtp][1-9][0-9]*){1,3})\Z",
-        description="manual, pipe_data, pipe_model, heuristic, or a layout like d4t2p1",
+        pattern=r"^(manual|pipe_data|pipe_model|heuristic|search|([dtp][1-9][0-9]*){1,3})\Z",
+        description="manual, pipe_data, pipe_model, heuristic, search, or a layout like d4t2p1",
     ),
 ]
 
@@ -58,7 +59,9 @@ class ExperimentConfig:
     """Who says which workers hold which role. manual: the settings of the roles, and calls. Else hpcrl, once: these
     settings, where they are not given, take what it finds, and allocation is manual again. A layout like d4t2p1: every
     model has it, on all workers. pipe_data, pipe_model: a stage on each node, data or layers over the workers of one.
-    heuristic: trained roles side by side, each other call where it is fast."""
+    heuristic: trained roles side by side, each other call where it is fast. search: as `hpcrl search` finds it."""
+    search: SearchConfig = SearchConfig()
+    """What a search for an allocation goes by."""
     calls: Annotated[Mapping[str, Any], ChangeClass.PLACEMENT] = field(default_factory=dict)
     """Calls that are not made where their role is trained and saved, e.g. {actor_gen: {layout: d4, mesh: 0-3}}.
     Without a layout, data over all of its mesh; without a mesh or a backend, that of the role. `between` says what

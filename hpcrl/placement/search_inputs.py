@@ -22,16 +22,16 @@ UNKNOWN = 1024
 """Tokens of a prompt at most, where the settings do not say it."""
 
 
-def rates_asked(experiment: Any, profile: str | None, device: str | None) -> Rates:
+def rates_asked(experiment: Any) -> Rates:
     """Those of a file, of a data sheet, or of a CPU's thread. Raises ConfigurationError."""
-    rates = _rates(experiment, profile, device)
+    rates = _rates(experiment, experiment.search.profile, experiment.search.device)
     for role, model in models_of(experiment).items():
         if model.dtype not in rates.products:
             known = ", ".join(rates.products)
             text = (
                 f"{role}.dtype = {model.dtype}, but of {model.dtype} nothing is known of {rates.device} ({known} is)."
             )
-            raise ConfigurationError([text], f"Set {role}.dtype, or give another --device or --profile.")
+            raise ConfigurationError([text], f"Set {role}.dtype, or search.device or search.profile to another.")
     return rates
 
 
@@ -41,20 +41,21 @@ def _rates(experiment: Any, profile: str | None, device: str | None) -> Rates:
     if experiment.cluster.device == "cpu":
         if device is not None:
             raise ConfigurationError(
-                [f"--device {device} is a GPU, but cluster.device = cpu."], "Leave --device out, or set cluster.device."
+                [f"search.device = {device} is a GPU, but cluster.device = cpu."],
+                "Leave search.device out, or set cluster.device.",
             )
         return CPU_CORE
     name = device or experiment.cluster.slurm.gpu_type
     if name is None:
         raise ConfigurationError(
             ["Which GPUs the workers have is not known here."],
-            "Give --device, such as --device H100, or a --profile; or set cluster.slurm.gpu_type, or cluster.device.",
+            "Set search.device, such as H100, search.profile, or cluster.slurm.gpu_type; or cluster.device to cpu.",
         )
     rates = rates_of_gpu(name.replace("-", " ").replace("_", " ").upper()) or rates_of_gpu(name)
     if rates is None:
         raise ConfigurationError(
             [f"{name} is no GPU whose data sheet hpcrl knows; it knows {', '.join(SHEETS)}."],
-            "Name one of these with --device, or give a --profile.",
+            "Set search.device to one of these, or search.profile.",
         )
     return rates
 
@@ -64,26 +65,31 @@ def _profiled(experiment: Any, path: Path) -> Rates:
         rates = rates_from_json(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(
-            [f"--profile {path} cannot be read: {error.strerror}."], "Give the file of a profile."
+            [f"search.profile = {path} cannot be read: {error.strerror}."], "Give the file of a profile."
         ) from None
     except msgspec.DecodeError as error:
-        raise ConfigurationError([f"--profile {path} is no profile: {error}."], "Give the file of a profile.") from None
+        raise ConfigurationError(
+            [f"search.profile = {path} is no profile: {error}."], "Give the file of a profile."
+        ) from None
     is_cpu = rates.device == CPU_CORE.device
     if experiment.cluster.device != "auto" and is_cpu != (experiment.cluster.device == "cpu"):
         raise ConfigurationError(
-            [f"--profile {path} is of {rates.device}, but cluster.device = {experiment.cluster.device}."],
+            [f"search.profile = {path} is of {rates.device}, but cluster.device = {experiment.cluster.device}."],
             "Give a profile of the devices that the run will have, or set cluster.device.",
         )
     return rates
 
 
-def lengths_asked(experiment: Any, given: str | None) -> Lengths:
+def lengths_asked(experiment: Any) -> Lengths:
     """Those of a run or of a file; else prompts and responses of half of what they may be, and half of that around it.
     Raises ConfigurationError, DataError."""
+    given = experiment.search.lengths
     if given is not None:
         path = Path(given)
         if not path.exists():
-            raise ConfigurationError([f"--lengths {given} does not exist."], "Name a run's directory, or a file.")
+            raise ConfigurationError(
+                [f"search.lengths = {given} does not exist."], "Name a run's directory, or a file."
+            )
         return lengths_of_run(RunDirectory(path).samples) if path.is_dir() else lengths_in(path)
     data = section(experiment, "data", DataConfig)
     prompt = (data.max_prompt_tokens if data is not None else None) or UNKNOWN

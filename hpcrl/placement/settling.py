@@ -1,0 +1,85 @@
+"""An experiment whose allocation is settled: by rule, or by a search."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpcrl.config.validate import collect
+from hpcrl.errors import ConfigurationError
+from hpcrl.placement import allocate
+from hpcrl.placement.candidate import settings_with
+from hpcrl.placement.capacity import Capacity, on_its_device
+from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.placement.costs import CostModel
+from hpcrl.placement.lengths import Lengths
+from hpcrl.placement.search_inputs import lengths_asked, longer, rates_asked, usable_bytes
+from hpcrl.placement.search_told import plan_told
+from hpcrl.placement.searching import Searched, search
+from hpcrl.placement.sizes import size_in_words
+from hpcrl.placement.workload import workload_of
+
+SEARCH = "search"
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A search's answer, and what it was reckoned from."""
+
+    experiment: Any
+    """On the device that it comes to."""
+    searched: Searched
+    costs: CostModel
+    lengths: Lengths
+
+    def settled(self) -> Any:
+        """With the best plan. Raises ConfigurationError where it does not fit."""
+        best = self.searched.best[0]
+        if best.score.excess:
+            told = plan_told(self.searched.choices, best, "1")
+            fullest = max(told.calls, key=lambda call: call.bytes_per_worker)
+            cluster = self.experiment.cluster
+            raise ConfigurationError(
+                [
+                    f"No plan fits these {cluster.nodes * cluster.workers_per_node} workers: the one that needs least "
+                    f"is {size_in_words(told.excess_bytes)} over, most of all in {fullest.call} with "
+                    f"{size_in_words(fullest.bytes_per_worker)} a worker."
+                ],
+                "Add nodes, or take smaller micro_batch_tokens, offload or bf16.",
+            )
+        candidate = self.searched.candidate(best)
+        return replace(settings_with(self.experiment, candidate), allocation=allocate.MANUAL)
+
+    def under(self, factor: float) -> CostModel:
+        """What all would cost, were responses so many times as long."""
+        lengths = longer(self.experiment, self.lengths, factor)
+        return replace(self.costs, workload=workload_of(self.experiment, lengths), _made={})
+
+
+def search_for(experiment: Any, capacity: Capacity | None) -> Found:
+    """Search as the settings say. Reads each model's config.json. Raises ConfigurationError, DataError."""
+    if capacity is not None:
+        experiment = on_its_device(experiment, capacity)
+    rates = rates_asked(experiment)
+    lengths, models = lengths_asked(experiment), allocate.placed_models(experiment)
+    costs = CostModel(experiment, models, rates, workload_of(experiment, lengths))
+    most, asked = usable_bytes(experiment, rates, capacity), experiment.search
+    try:
+        searched = search(experiment, models, costs, most, proposals=asked.proposals, seed=asked.seed)
+    except ValueError as error:
+        raise ConfigurationError([f"No search for this graph: {error}."], "Set allocation to heuristic.") from None
+    return Found(experiment, searched, costs, lengths)
+
+
+def settle(experiment: Any, capacity_of: Callable[[Any], Capacity | None]) -> Any:
+    """The experiment as its allocation places it; `allocation` is then manual. `capacity_of` says what memory its
+    processes would have, where somebody can.
+
+    Raises ConfigurationError with what is wrong with the result.
+    """
+    if experiment.allocation != SEARCH:
+        return allocate.settle(experiment)
+    found = search_for(replace(experiment, allocation=allocate.MANUAL), capacity_of(experiment)).settled()
+    settled = replace(found, cluster=experiment.cluster)
+    if problems := collect(settled, ALL_CHECKS, ()):
+        raise ConfigurationError(problems)
+    return settled
