@@ -34,12 +34,13 @@ class Room(Generic[D]):
 
 def names(room: Room[D]) -> tuple[str, ...]:
     """The modules of the room that declare, by name. Imports none of them."""
-    return _declaring(Path(str(files(room.package))), room.attribute)
+    return _declaring(room.package, str(files(room.package)), room.attribute)
 
 
 @functools.cache
-def _declaring(folder: Path, attribute: str) -> tuple[str, ...]:
-    modules = sorted((file for file in folder.iterdir() if file.name.endswith(".py")), key=str)
+def _declaring(package: str, place: str, attribute: str) -> tuple[str, ...]:
+    """Of a package that is at this place, which may be within an archive."""
+    modules = sorted((file for file in files(package).iterdir() if file.name.endswith(".py")), key=str)
     return tuple(file.name.removesuffix(".py") for file in modules if _line_of(file, attribute))
 
 

@@ -98,7 +98,7 @@ def test_the_heuristic_places_as_the_page_says(load, column, nodes):
 
 def test_every_allocation_of_the_page_is_one(load):
     names = [row[0].strip("`") for row in ROWS if len(row) == 2 and row[0].startswith("`") and not row[1][:1].isdigit()]
-    assert names == ["manual", "d4t2p1", "pipe_data", "pipe_model", "heuristic"]
+    assert names == ["manual", "d4t2p1", "pipe_data", "pipe_model", "heuristic", "search"]
     for name in names:
         assert load(1, 8, allocation=name).allocation == name
 

@@ -115,7 +115,7 @@ def test_a_graph_that_is_too_large_is_refused_and_the_heuristic_takes_it(folder,
     words = _settings(["--nodes", "2", "--cluster.workers_per_node", "2", "--cluster.device", "cuda"])
     with pytest.raises(ConfigurationError, match="No search for this graph: there are 7 calls; 1 to 3") as refused:
         read_experiment("ppo.yaml", [*words, "search.device=H100", "allocation=search"])
-    assert refused.value.advice == "Set allocation to heuristic."
+    assert refused.value.advice == ("Set allocation to heuristic.",)
     assert read_experiment("ppo.yaml", [*words, "allocation=heuristic"]).actor.layout
 
 

@@ -19,10 +19,9 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
 from hpcrl.foreign import plain
 from hpcrl.launch.launcher import launcher_problems
-from hpcrl.placement.capacity import Capacity
+from hpcrl.launch.settled import settled
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.check_cuts import tensor_notices
-from hpcrl.placement.settling import settle
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE, algorithm_of
 
@@ -33,7 +32,7 @@ def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
     Raises ConfigurationError with everything that is wrong.
     """
     given = load_config(Path(config), overrides, CATALOGUE, (*ALL_CHECKS, launcher_problems))
-    experiment = settle(given, _capacity)
+    experiment = settled(given)
     for change in changes(given, experiment):
         if change.key != "allocation":
             print(f"hpcrl: note: allocation = {given.allocation} gives {plain(str(change))}", file=sys.stderr)
@@ -42,14 +41,6 @@ def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
     for notice in chain.from_iterable(notices):
         print(f"hpcrl: note: {plain(notice)}", file=sys.stderr)
     return experiment
-
-
-def _capacity(experiment: ExperimentConfig) -> Capacity | None:
-    # Only a search asks, and what starts runs takes long to import.
-    from hpcrl.launch.preflight import capacity_of
-
-    print("hpcrl: searching for an allocation", file=sys.stderr)
-    return capacity_of(experiment)
 
 
 def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: Sequence[str]) -> str:

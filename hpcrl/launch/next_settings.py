@@ -21,13 +21,12 @@ from hpcrl.durable.recovery import RecoveryPlan, plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.launch.launcher import Launcher, launcher_for, launcher_problems
-from hpcrl.launch.preflight import capacity_of
+from hpcrl.launch.settled import settled
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import open_data
 from hpcrl.placement.allocate import afresh
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import plan_for
-from hpcrl.placement.settling import settle
 from hpcrl.placement.spaces import space_problems
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 
@@ -101,7 +100,7 @@ def changed_settings(
     if not overrides:
         return NextSettings(submitted, before, before, launcher_for(before.cluster.type))
     changed = change_settings(before, afresh(before, overrides), (*ALL_CHECKS, launcher_problems), free)
-    after = settle(changed, capacity_of)
+    after = settled(changed)
     launcher = launcher_for(after.cluster.type)
     after = launcher.prepare(after)
     misfits = list(_misfits(before, after, indexes))

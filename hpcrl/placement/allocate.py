@@ -29,12 +29,14 @@ from hpcrl.placement.placing import Placed
 from hpcrl.recipes.algorithm import algorithm_of
 
 MANUAL = "manual"
+SEARCH = "search"
 SMALL = 8e9
 """Parameters up to which a model that is trained on a part of one node is split over data as well as over layers."""
 
 
 def settle(experiment: Any) -> Any:
-    """The experiment as its allocation places it; `allocation` is then manual. Reads each model's config.json.
+    """The experiment as its allocation, which is no search, places it; `allocation` is then manual. Reads each model's
+    config.json.
 
     Raises ConfigurationError with what is wrong with the result.
     """

@@ -1,6 +1,5 @@
-"""An experiment whose allocation is settled: by rule, or by a search."""
+"""An experiment whose allocation is settled by a search."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +16,6 @@ from hpcrl.placement.search_told import plan_told
 from hpcrl.placement.searching import Searched, search
 from hpcrl.placement.sizes import size_in_words
 from hpcrl.placement.workload import workload_of
-
-SEARCH = "search"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +67,12 @@ def search_for(experiment: Any, capacity: Capacity | None) -> Found:
     return Found(experiment, searched, costs, lengths)
 
 
-def settle(experiment: Any, capacity_of: Callable[[Any], Capacity | None]) -> Any:
-    """The experiment as its allocation places it; `allocation` is then manual. `capacity_of` says what memory its
-    processes would have, where somebody can.
+def settle_by_search(experiment: Any, capacity: Capacity | None) -> Any:
+    """The experiment as a search places it; `allocation` is then manual.
 
     Raises ConfigurationError with what is wrong with the result.
     """
-    if experiment.allocation != SEARCH:
-        return allocate.settle(experiment)
-    found = search_for(replace(experiment, allocation=allocate.MANUAL), capacity_of(experiment)).settled()
+    found = search_for(replace(experiment, allocation=allocate.MANUAL), capacity).settled()
     settled = replace(found, cluster=experiment.cluster)
     if problems := collect(settled, ALL_CHECKS, ()):
         raise ConfigurationError(problems)
