@@ -87,7 +87,7 @@ class Reader:
         said = f"{command}\n{bound}\nexit status {done.returncode}\n{done.stdout}{done.stderr}"
         assert done.returncode == expected, said
         assert done.stdout or ">" in command or command.startswith(SILENT), said
-        if submitted := re.search(r"^submitted (.+)$", done.stdout, re.MULTILINE):
+        if submitted := re.search(r"^submitted (/.+)$", done.stdout, re.MULTILINE):
             self.run = SlurmRun(self.cluster, RunDirectory.open(Path(submitted[1])))
         if self.run is not None and (submitted or command.startswith(("sbatch", "scontrol requeue"))):
             self.run.wait_steps(1)
