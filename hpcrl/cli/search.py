@@ -55,7 +55,7 @@ def run(words: Sequence[str]) -> int:
         found.searched,
         found.experiment,
         f"{rates.device} ({rates.source})",
-        (*_notices(found.lengths, experiment), *found.costs.notices),
+        (*_notices(found.lengths, experiment, rates.source), *found.costs.notices),
         found.under,
     )
     print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
@@ -73,21 +73,21 @@ def _whole(word: str) -> str:
     return f"--search.{name[2:]}{equals}{value}" if name[:2] == "--" and name[2:] in SHORT else word
 
 
-def _notices(lengths: Lengths, experiment: ExperimentConfig) -> Iterator[str]:
+def _notices(lengths: Lengths, experiment: ExperimentConfig, source: str) -> Iterator[str]:
     prompts, responses, asked = lengths.prompts, lengths.responses, experiment.search
     spread = f"prompts of {prompts.mean():.0f} ± {prompts.std():.0f} tokens, responses of {responses.mean():.0f} ± "
-    source = f"as in {asked.lengths}" if asked.lengths else "half of what may be, for want of --lengths"
-    yield f"Texts: {spread}{responses.std():.0f}; {source}."
+    as_in = f"as in {asked.lengths}" if asked.lengths else "half of what may be, for want of --lengths"
+    yield f"Texts: {spread}{responses.std():.0f}; {as_in}."
     if asked.profile is None:
-        yield "Times are reckoned from data sheets; a profile is more exact."
+        yield f"Times are reckoned from {source}; a profile is more exact."
 
 
 def _write(out: str, config: str, settings: tuple[Any, Any], step_s: float, overrides: Sequence[str]) -> None:
     """The file's own settings and those of the command line, with what the best plan changes of them."""
     experiment, best = settings
     values, whole = read_yaml(Path(config)), to_dict(best)
-    keys = {text.partition("=")[0] for text in overrides} | {change.key for change in changes(experiment, best)}
-    for key in sorted(keys - {"cluster.device"} | {text.partition("=")[0] for text in overrides}):
+    given = {key for text in overrides if not (key := text.partition("=")[0]).startswith("search.")}
+    for key in sorted(given | {change.key for change in changes(experiment, best)} - {"cluster.device"}):
         _put(values, key.split("."), whole)
     values.pop("allocation", None)
     values["calls"] = whole["calls"]
@@ -174,7 +174,7 @@ def _time(seconds: float) -> str:
 
 
 def _size(bytes_: float) -> str:
-    return f"{bytes_ / GIB:.1f} GiB"
+    return f"{bytes_ / GIB:.1f} GiB" if bytes_ >= GIB / 10 else f"{bytes_ / 2**20:.1f} MiB"
 
 
 def _table(*columns: str, wide: str) -> Table:

@@ -20,7 +20,7 @@ from hpcrl.recipes.algorithm import algorithm_of
 FACTORS = (0.25, 1.0, 4.0)
 """Of a role's micro_batch_tokens, what calls that do not generate may have."""
 PLACES = 4
-"""Of a role at most on each mesh, besides those that somebody gives."""
+"""The fastest of a role on each mesh; besides, the one that needs least memory, and those that somebody gives."""
 
 
 class Costs(Protocol):
@@ -263,9 +263,11 @@ def _numbered_roles(calls: Iterable[MFC]) -> dict[str, int]:
 
 
 def _worth_trying(ways: Sequence[Way]) -> Iterator[Way]:
-    """Those that no other beats, the fastest ones first."""
+    """Those that no other beats, at the fastest places and at those that need least memory."""
     kept = [way for way in ways if not any(other.beats(way) for other in ways)]
-    places = list(dict.fromkeys(way.spot.place for way in sorted(kept, key=lambda way: way.nanoseconds)))[:PLACES]
+    fastest = dict.fromkeys(way.spot.place for way in sorted(kept, key=lambda way: way.nanoseconds))
+    smallest = [min(kept, key=size).spot.place for size in (lambda way: way.lasting, lambda way: way.most) if kept]
+    places = {*list(fastest)[:PLACES], *smallest}
     yield from (way for way in kept if way.spot.place in places)
 
 
