@@ -58,6 +58,17 @@ def written(option: str, path: str | Path) -> Iterator[IO[bytes]]:
             part.unlink(missing_ok=True)
 
 
+def try_out(option: str, path: str | Path) -> None:
+    """Raise ConfigurationError where `written` would do so: before it is known what to write, which takes long."""
+    with writable(option, path) as place:
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not place.exists() or place.is_file():
+            part = place.with_name(f".hpcrl-{os.getpid()}.part")
+            part.touch()
+            part.unlink()
+
+
 def refuse_unwritable(option: str, path: Path) -> None:
     """Raise ConfigurationError where a folder cannot be made, as far as it can be known beforehand."""
     there = nearest_folder(path.absolute())

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
-from hpcrl.cli.outputs import written
+from hpcrl.cli.outputs import try_out, written
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import changes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
@@ -48,6 +48,8 @@ def run(words: Sequence[str]) -> int:
         print(help_with_settings(parser, mine, overrides))
         return int(ExitCode.DONE)
     given = parse(parser, mine)
+    if given.out:
+        try_out("--out", given.out)
     experiment = replace(read_experiment(given.config, [*overrides, "allocation=manual"]), allocation=MANUAL)
     found = search_for(experiment, capacity_of(experiment))
     rates = found.costs.rates

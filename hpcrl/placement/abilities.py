@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from hpcrl.backends.backend import BACKENDS, Backend, CutBy, Server
@@ -73,12 +72,6 @@ def packages_of(backends: Iterable[str]) -> list[str]:
 
 def backend_of(name: str) -> Backend:
     """Raises ConfigurationError where there is no such backend."""
-    return _own(name) if name.isidentifier() else find(BACKENDS, name, "<role>.backend", _holds_roles)
-
-
-@lru_cache
-def _own(name: str) -> Backend:
-    """One of hpcrl's, which is the same as long as it runs."""
     return find(BACKENDS, name, "<role>.backend", _holds_roles)
 
 

@@ -90,7 +90,7 @@ def lengths_asked(experiment: Any) -> Lengths:
             raise ConfigurationError(
                 [f"search.lengths = {given} does not exist."], "Name a run's directory, or a file."
             )
-        return lengths_of_run(RunDirectory(path).samples) if path.is_dir() else lengths_in(path)
+        return lengths_of_run(RunDirectory.look(path).samples) if path.is_dir() else lengths_in(path)
     data = section(experiment, "data", DataConfig)
     prompt = (data.max_prompt_tokens if data is not None else None) or UNKNOWN
     response = _longest_response(experiment)

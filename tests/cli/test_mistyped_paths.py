@@ -21,6 +21,12 @@ NOT_MADE = ("file/out", "file", "/proc/out")
 PATHS: Mapping[str, Sequence[tuple[str, Sequence[str]]]] = {
     "plan": [("BAD", NO_FILE)],
     "submit": [("BAD", NO_FILE), ("c.yaml --run-dir BAD", ("file/out", "file", "folder"))],
+    "search": [
+        ("BAD --out x.yaml", NO_FILE),
+        ("c.yaml --out BAD", NOT_WRITABLE),
+        ("c.yaml --lengths BAD", ("no", "folder", "file/lengths.jsonl")),
+        ("c.yaml --profile BAD", ("no.json", "folder", "file/no.json")),
+    ],
     "draw": [("BAD --out x.dot", NO_FILE), ("c.yaml --out BAD", NOT_WRITABLE)],
     "new": [
         ("BAD --model model --data rows.jsonl", ("file", "no/such/new.yaml", "file/new.yaml", "/proc/new.yaml")),
