@@ -90,8 +90,8 @@ def test_while_a_master_tokenises_all_rows_its_beats_go_on(experiment: SFTExperi
     reactor.close()
     assert len(data.order.epoch(0)) == ROWS
     moments = [began, *line.beats, ended := time.monotonic()]
-    # On a machine that has more to do everything takes longer.
-    assert max(after - before for before, after in pairwise(moments)) <= max(2 * HEARTBEAT_S, (ended - began) / 4)
+    # On a machine that has more to do everything takes longer. A master that does not beat meanwhile has one gap.
+    assert max(after - before for before, after in pairwise(moments)) <= max(2 * HEARTBEAT_S, (ended - began) / 3)
 
 
 def test_no_step_is_tokenised_on_the_thread_that_beats(

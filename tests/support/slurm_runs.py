@@ -137,8 +137,13 @@ class SlurmRun:
         raise AssertionError(f"no process is {name}")
 
     def kill(self, *names: str, with_signal: signal.Signals = signal.SIGKILL) -> None:
-        for pid in [self.pid(name) for name in names]:
+        for pid in [self._living(name) for name in names]:
             os.kill(pid, with_signal)
+
+    def _living(self, name: str) -> int:
+        """The process itself, and none of an older attempt where a newer one has not told of its own yet."""
+        self._wait(lambda: Path(f"/proc/{self.pid(name)}").exists(), 60, f"{name} alive")
+        return self.pid(name)
 
     def _wait(self, look: Any, timeout_s: float, what: str) -> None:
         try:
