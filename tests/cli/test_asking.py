@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,9 @@ def test_ctrl_c_ends_both_processes(model: Path, tmp_path: Path) -> None:
     (long / "tokenizer_config.json").write_text('{"eos_token": "=" }')
     command = [sys.executable, "-m", "hpcrl", "generate", str(long), "3+", "--max-new-tokens", "90000"]
     command += ["--top-k", "1", "--temperature", "1.0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+    # Whoever runs the tests behind a shell's & has Ctrl-C ignored, and so would the command.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, preexec_fn=heard) as process:
         assert process.stdout is not None
         process.stdout.read(10)
         [child] = children_of(process.pid)
