@@ -121,3 +121,13 @@ def test_a_graph_that_is_too_large_is_refused_and_the_heuristic_takes_it(folder,
 
 def _settings(words):
     return separate(words, ())[1]
+
+
+def test_a_reference_that_is_the_actor_counts_where_the_actor_is(folder, capsys):
+    values = yaml.safe_load((folder / "ppo.yaml").read_text())
+    values["actor"]["lora"], values["reference"] = {"rank": 4}, {"of": "actor", "dtype": "bf16"}
+    write_config(folder / "lora.yaml", values)
+    words = ["--nodes", "1", "--cluster.workers_per_node", "2", *H100, "--proposals", "200", "--json"]
+    main(["search", "lora.yaml", *words])
+    answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
+    assert not [notice for notice in answer.notices if notice.startswith("ref_inf")]

@@ -89,10 +89,6 @@ class CostModel:
         key = (call.role, call.kind, at, tokens)
         return self._once(key, lambda: self._reckoned(call, config, at, tokens or config.micro_batch_tokens))
 
-    def move_nanoseconds(self, role: str, home: Placed, place: Placed) -> int:
-        """Of parameters from their home to a copy. What has no model is not moved."""
-        return self._moves[role].nanoseconds(home, place) if role in self._moves else 0
-
     def moves(self, role: str, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
         """int64 [homes, places]: the same of all of them, nearly (see `move_costs`)."""
         if role not in self._moves:
@@ -106,12 +102,6 @@ class CostModel:
             return 0
         size = self._numel(role, config, place.layout, place.backend) * BYTES[config.dtype]
         return round(self.rates.host.nanoseconds(size))
-
-    def spill_nanoseconds(self, call: MFC, place: Placed) -> int:
-        """Of a part's rows to the disk, behind the calls that come after."""
-        parts = self.workload.parts(place.layout.dp)
-        most = max(sum(int(self.workload.responses[i]) for i in part) for part in parts)
-        return round(self.rates.disk.nanoseconds(most * ROW_BYTES * max(1, len(call.outputs))))
 
     def stages(self, call: MFC, place: Placed, tokens: int = 0) -> tuple[Stage, ...]:
         """Bytes on a worker of each pipeline stage, as `hpcrl plan` reckons them: what its model lasts there, and what

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from hpcrl.ops.search_chain import Scorer
-from hpcrl.ops.search_problem import STEPS, Found
+from hpcrl.ops.search_problem import STEPS, Found, Score
 from hpcrl.placement.candidate import Candidate
 from hpcrl.placement.layouts import mesh_text
 from hpcrl.placement.options import Choices, Costs, choices_of
@@ -156,11 +156,16 @@ def plan_told(choices: Choices, found: Found, name: str) -> PlanTold:
     whole = (ended - begun) * len(workers)
     return PlanTold(
         name,
-        found.score.nanoseconds / (STEPS - 1) / 1e9,
+        step_s(found.score),
         1 - busy / whole if whole else 0.0,
         found.score.excess,
         tuple(calls),
     )
+
+
+def step_s(score: Score) -> float:
+    """Seconds of a step of a run that goes on and on."""
+    return score.nanoseconds / (STEPS - 1) / 1e9
 
 
 def _reasons(choices: Choices, best: Found, other: Found) -> Iterator[Reason]:
@@ -196,7 +201,7 @@ def _sensitivities(
         choices = choices_of(experiment, {}, costs, searched.choices.problem.capacity, named.values())
         score = Scorer(choices.problem)
         scores = {name: score(plan) for name, it in named.items() if (plan := choices.plan_of(it)) is not None}
-        steps = {name: found.nanoseconds / (STEPS - 1) / 1e9 for name, found in scores.items()}
+        steps = {name: step_s(found) for name, found in scores.items()}
         fastest = min(scores, key=lambda name: scores[name])
         if scores[fastest].excess == scores["1"].excess and steps[fastest] > (1 - ALIKE) * steps["1"]:
             fastest = "1"

@@ -9,7 +9,7 @@ from typing import Any
 from hpcrl.config.validate import collect
 from hpcrl.families.config import DecoderConfig
 from hpcrl.ops.search import is_compiled, score_plans, search_all, search_chain
-from hpcrl.ops.search_problem import STEPS, Chain, Found
+from hpcrl.ops.search_problem import Chain, Found
 from hpcrl.placement.allocate import allocate
 from hpcrl.placement.candidate import Candidate, candidate_of, settings_with
 from hpcrl.placement.check import placement_problems
@@ -41,10 +41,6 @@ class Searched:
     proposals: int
     is_optimal: bool
     """Whether there is no better plan: all were tried."""
-
-    def step_nanoseconds(self, found: Found) -> int:
-        """Of a step of a run that goes on and on."""
-        return found.score.nanoseconds // (STEPS - 1)
 
     def candidate(self, found: Found) -> Candidate:
         return self.choices.candidate(found.plan)

@@ -9,7 +9,7 @@ from hpcrl.placement import allocate
 from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.capacity import Capacity, on_its_device
 from hpcrl.placement.check import ALL_CHECKS
-from hpcrl.placement.costs import CostModel
+from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.lengths import Lengths
 from hpcrl.placement.search_inputs import lengths_asked, longer, rates_asked, usable_bytes
 from hpcrl.placement.search_told import plan_told
@@ -58,7 +58,7 @@ def search_for(experiment: Any, capacity: Capacity | None) -> Found:
         experiment = on_its_device(experiment, capacity)
     rates = rates_asked(experiment)
     lengths, models = lengths_asked(experiment), allocate.placed_models(experiment)
-    costs = CostModel(experiment, models, rates, workload_of(experiment, lengths))
+    costs = read_costs(experiment, rates, workload_of(experiment, lengths))
     most, asked = usable_bytes(experiment, rates, capacity), experiment.search
     try:
         searched = search(experiment, models, costs, most, proposals=asked.proposals, seed=asked.seed)
