@@ -48,6 +48,26 @@ class Allocation(Protocol):
         ...
 
 
+class Ask(Protocol):
+    """Has a question answered that may take long."""
+
+    def __call__(self, question: Callable[[], Answer], /) -> Future[Answer]: ...
+
+
+def ask_beside(question: Callable[[], Answer]) -> Future[Answer]:
+    """On a thread of its own, which ends with the process."""
+    answer: Future[Answer] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="allocation", daemon=True).start()
+    return answer
+
+
 class AllocationWatch:
     """Asks an allocation, one question of a kind at a time, and remembers what it said. Never blocks.
 
@@ -60,8 +80,10 @@ class AllocationWatch:
         note: Callable[[Event], None],
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        ask: Ask = ask_beside,
     ) -> None:
         self._allocation = allocation
+        self._ask = ask
         self._note = note
         self._clock = clock
         self._now = now
@@ -75,7 +97,7 @@ class AllocationWatch:
     def ask_ends(self) -> None:
         """Ask anew, at the beginning of an attempt: its nodes may be others."""
         self.ends = {}
-        self._asking_ends = None if self._allocation is None else _ask(self._allocation.ends)
+        self._asking_ends = None if self._allocation is None else self._ask(self._allocation.ends)
 
     def time_left_s(self) -> float:
         """Until the first node is taken away; infinite while that is not known."""
@@ -100,7 +122,7 @@ class AllocationWatch:
             return
         self._next_look = self._clock() + LOOK_EVERY_S
         allocation, asked = self._allocation, dict(missing)
-        self._looking = _ask(lambda: allocation.replace_missing(asked))
+        self._looking = self._ask(lambda: allocation.replace_missing(asked))
 
     def _learn(self, found: Mapping[int, Absence] | None) -> None:
         if found is None:
@@ -142,17 +164,3 @@ class AllocationWatch:
         except Exception as error:
             self._note(AllocationSilent(what, f"{type(error).__name__}: {error}"))
             return None
-
-
-def _ask(question: Callable[[], Answer]) -> Future[Answer]:
-    """On a thread of its own, which ends with the process."""
-    answer: Future[Answer] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(question())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=ask, name="allocation", daemon=True).start()
-    return answer

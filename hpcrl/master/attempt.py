@@ -15,8 +15,7 @@ from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, WorkerEnded, WorkersReady
 from hpcrl.master.allocation import AllocationWatch
-from hpcrl.master.archive import Archive
-from hpcrl.master.attempt_files import AttemptFiles
+from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
 from hpcrl.master.judge import Situation, judge
@@ -45,7 +44,7 @@ class Attempt:
 
     def __init__(
         self,
-        files: AttemptFiles,
+        files: AttemptRecords,
         settings: RunSettings,
         data: Future[RunData],
         schedule: RunSchedule,
@@ -127,7 +126,7 @@ class Attempt:
 
     def _begin(self, plan: Plan, data: RunData) -> None:
         self._files.publish_plan(plan)
-        self._files.keep_samples(Archive(self._settings.newest, data.datasets))
+        self._files.keep_samples(self._settings.newest, data.datasets)
 
     def _refuse_changed_inputs(self) -> None:
         """What the master reads; each worker compares what it reads itself."""

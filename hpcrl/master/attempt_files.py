@@ -6,8 +6,10 @@ own; what it has done is journalled from `tidy`, by the thread that owns the jou
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hpcrl.data.inputs import Inputs
+from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, SavedRole, write_manifest
 from hpcrl.durable.files import FileRef
@@ -36,8 +38,9 @@ from hpcrl.events import (
 )
 from hpcrl.events import Event as LifeCycle
 from hpcrl.master.archive import Archive
+from hpcrl.master.attempt_records import Whereabouts
 from hpcrl.master.janitor import Janitor, Retention
-from hpcrl.master.step_rows import StepRows, Whereabouts
+from hpcrl.master.step_rows import StepRows
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.plan import Plan
 from hpcrl.progress import JournalWritten, Progress
@@ -73,7 +76,7 @@ def begin_attempt(
 
 
 class AttemptFiles:
-    """Open from `begin_attempt` to `close`. One thread calls it."""
+    """Open from `begin_attempt` to `close`. Fulfils `AttemptRecords`."""
 
     def __init__(
         self,
@@ -222,9 +225,9 @@ class AttemptFiles:
         done()
 
     # ── closed steps ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def keep_samples(self, archive: Archive) -> None:
+    def keep_samples(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
         """What archives hold is made so, of all steps that have none yet."""
-        self._janitor.keep_samples(archive)
+        self._janitor.keep_samples(Archive(experiment, datasets))
 
     def closed(self, lines: StepLines, row: Mapping[str, float], seconds: float) -> None:
         """A step's closing line is written: show its rows; its archive is made, and its spills are merged, behind the

@@ -215,7 +215,7 @@ class Dispatcher:
     def _replied(self, reply: Reply) -> Task | None:
         flight = self._in_flight[reply.request]
         flight.replies[reply.rank] = reply
-        if flight.replies.keys() < set(flight.job.all_ranks):
+        if len(flight.replies) < flight.job.workers:
             return None
         del self._in_flight[reply.request]
         if flight.joins:
@@ -247,7 +247,7 @@ class Dispatcher:
         """Without a line: who reads what was moved has one, and a new attempt moves it again."""
         flight = self._in_flight[moved.request]
         flight.moved[moved.rank] = moved
-        if flight.moved.keys() < set(flight.job.all_ranks):
+        if len(flight.moved) < flight.job.workers:
             return
         del self._in_flight[moved.request]
         version = flight.moves

@@ -19,7 +19,7 @@ from hpcrl.durable.journal import Closed, Done, Event, Extended, Ids
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import StepChosen, StepExtended, StepOpened, StopNeverHolds
-from hpcrl.master.attempt_files import AttemptFiles
+from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.dispatcher import Dispatcher
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.drop_limits import DropLimits
@@ -58,7 +58,7 @@ class GraphDriver:
 
     def __init__(
         self,
-        attempt: AttemptFiles,
+        attempt: AttemptRecords,
         plan: Plan,
         source: StepSource,
         around: Surroundings,

@@ -49,6 +49,11 @@ class Job:
     def all_ranks(self) -> tuple[int, ...]:
         return (*self.ranks, *self.helpers)
 
+    @property
+    def workers(self) -> int:
+        """How many these are."""
+        return len(self.ranks) + len(self.helpers)
+
 
 class Movers(NamedTuple):
     """Who has a replica, who only gives it its parameters, and whether these go once they are read."""
@@ -80,7 +85,7 @@ class InFlight:
 
     @property
     def ready(self) -> bool:
-        return self.synced == set(self.job.all_ranks)
+        return len(self.synced) == self.job.workers
 
     def waits_for(self, rank: int) -> bool:
         """Whether this worker has yet to answer."""

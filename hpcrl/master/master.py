@@ -28,6 +28,7 @@ from hpcrl.master.attempt_files import SupersededError, begin_attempt, refuse_su
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
 from hpcrl.master.judge import is_replaced
+from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.reactor import Reactor, Sockets
@@ -83,7 +84,9 @@ class Master:
         evaluates = algorithm_of(self._experiment).evaluates(self._experiment)
         self._schedule = RunSchedule(self._experiment.control, evaluates)
         self._watch = AllocationWatch(allocation, self._reactor.note)
-        self._nodes = NodeWait(run, submission, cluster, abilities.replaces_nodes, members, self._watch)
+        self._nodes = NodeWait(
+            RunMeetingPoint(run, submission), cluster, abilities.replaces_nodes, members, self._watch
+        )
         self._last: Attempt | None = None
         self._lost = ""
 

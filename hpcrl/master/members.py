@@ -32,6 +32,8 @@ class Member:
     """When it was asked for a sign of life that it still owes."""
     beat: tuple[float, float] | None = None
     """When its newest beat was sent, by its own clock, and heard; only of agents, who are answered."""
+    rank: int | None = None
+    """Of a worker."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class Members:
         self.agents.pop(node, None)
 
     def worker(self, identity: bytes, hello: WorkerHello) -> None:
-        member = self.workers[hello.rank] = Member(identity, self.clock(), since=self.clock())
+        member = self.workers[hello.rank] = Member(identity, self.clock(), since=self.clock(), rank=hello.rank)
         self._by_identity[identity] = member
         self.hellos[hello.rank] = hello
 
@@ -162,7 +164,8 @@ class Members:
 
     def is_current(self, identity: bytes) -> bool:
         """Whether a worker of this attempt has this identity; what a late one of an older attempt says is not heard."""
-        return self._by_identity.get(identity) in self.workers.values()
+        member = self._by_identity.get(identity)
+        return member is not None and member.rank is not None and self.workers.get(member.rank) is member
 
     def find_silent(self) -> None:
         """Count as lost whoever has not been heard for `lost_after_s`, or was asked and has not answered in time; a

@@ -8,17 +8,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.durable.attempts import failed_rendezvous
-from hpcrl.durable.notices import read_notices
 from hpcrl.durable.records import Verdict
-from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.master.allocation import AllocationWatch
 from hpcrl.master.ending import Ending
+from hpcrl.master.meeting_point import MeetingPoint
 from hpcrl.master.members import Members
 from hpcrl.master.node_check import check_nodes
-from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import MasterAddress, announced, publish_master
 from hpcrl.placement.plan import WorkerPlan
 
 FAILED_RENDEZVOUS_LIMIT = 5
@@ -32,22 +28,19 @@ class NodeWait:
 
     def __init__(
         self,
-        run: RunDirectory,
-        submission: str,
+        point: MeetingPoint,
         cluster: ClusterConfig,
         replaces_nodes: bool,
         members: Members,
         watch: AllocationWatch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run = run
-        self._submission = submission
+        self._point = point
         self._cluster = cluster
         self.replaces_nodes = replaces_nodes
         self._members = members
         self._watch = watch
         self._clock = clock
-        self._store: FilesystemStore
         self._address = ""
         self._was_complete = False
         self._since: float | None = None
@@ -56,8 +49,8 @@ class NodeWait:
 
     def begin(self, attempt: int, address: str) -> None:
         """Tell all nodes where the master of this attempt listens. The time that some have been missing runs on."""
-        self._store, self._address = FilesystemStore(self._run.rendezvous(attempt)), address
-        publish_master(self._store, MasterAddress(attempt, address))
+        self._address = address
+        self._point.open(attempt, address)
 
     def is_complete(self) -> bool:
         if self._members.missing:
@@ -87,7 +80,7 @@ class NodeWait:
         """An agent that has ended with an error of its own, and that nobody starts again, is not waited for."""
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + LOOK_S
-            found = read_notices(self._run, self._submission)
+            found = self._point.notices()
             known = {node: found[node] for node in missing if node in found}
             self._left = {n: left.verdict for n, left in known.items() if left.incarnation >= (missing[n] or (0, 0))}
         left = [verdict for node, verdict in self._left.items() if node in missing]
@@ -109,7 +102,7 @@ class NodeWait:
 
     def _in_vain(self, why: str) -> Ending:
         """What another turn may cure, but not for ever."""
-        times = 1 + failed_rendezvous(self._run, self._submission)
+        times = 1 + self._point.failed()
         if times < FAILED_RENDEZVOUS_LIMIT:
             return Ending("incomplete", ExitCode.REQUEUE, why)
         return Ending("failed", ExitCode.NEVER_REQUEUE, f"for the {times}th time in a row and no more: {why}")
@@ -131,7 +124,7 @@ class NodeWait:
         said += [verdict.reason for node, verdict in self._left.items() if node in missing]
         if len(missing) < nodes:
             said.append(f"the others were held for {patience_s:g} s and are let go")
-        if unreachable := sorted({record.node for record in announced(self._store)} & set(missing)):
+        if unreachable := sorted(self._point.announced() & set(missing)):
             said.append(f"{unreachable} started but could not connect to {self._address}: is a firewall between?")
         advice = f"Raise cluster.{'replace' if self._was_complete else 'start'}_timeout_s"
         if self.replaces_nodes:
@@ -140,4 +133,4 @@ class NodeWait:
 
     @property
     def _advice(self) -> str:
-        return f"`hpcrl resume {self._run.root}` sends all jobs anew; with --nodes N, on so many nodes."
+        return f"`hpcrl resume {self._point.root}` sends all jobs anew; with --nodes N, on so many nodes."

@@ -6,7 +6,7 @@ Knows who is a member, and no calls: what workers report of those goes to the at
 
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Protocol, TypeVar
 
 import zmq
@@ -14,9 +14,8 @@ import zmq
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.errors import ExitCode
 from hpcrl.events import AgentConnected, CallFailed, Event, NodeLeaving, WorkerConnected, WorkerEnded
-from hpcrl.master.control import Control
+from hpcrl.master.control import Stop
 from hpcrl.master.members import Members
-from hpcrl.processes import Signals
 from hpcrl.wire.address import Network
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
 from hpcrl.wire.messages import (
@@ -46,8 +45,30 @@ Report = Syn | Reply | Moved | Spilled | ShardWritten | ExportWritten
 Result = TypeVar("Result")
 
 
+class Connections(Protocol):
+    """To all members."""
+
+    @property
+    def address(self) -> str:
+        """Where they connect to."""
+        ...
+
+    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
+        """Wait until something has come, and take all of it: (where it came from, message)."""
+        ...
+
+    def take_lost(self) -> list[str]:
+        """The senders of messages that got lost."""
+        ...
+
+    def send(self, identity: bytes, body: Message) -> None: ...
+
+    def close(self) -> None:
+        """Give what was sent last some time to leave."""
+
+
 class Sockets:
-    """The hub that members connect to, and one wait for what they send and for signals."""
+    """The hub that members connect to, and one wait for what they send and for signals. Fulfils `Connections`."""
 
     def __init__(self, key: RunKey, name: str, network: Network, wakes: int) -> None:
         self._context = zmq.Context(io_threads=1)
@@ -62,12 +83,10 @@ class Sockets:
         return self._hub.address
 
     def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
-        """Wait until something has come, and take all of it: (where it came from, message)."""
         self._poller.poll(timeout_ms)
         return [(identity, envelope.body) for identity, envelope, _raw in self._hub.receive()]
 
     def take_lost(self) -> list[str]:
-        """The senders of messages that got lost."""
         lost, self._hub.incoming.lost_from = self._hub.incoming.lost_from, []
         return lost
 
@@ -75,7 +94,6 @@ class Sockets:
         self._hub.send(identity, body)
 
     def close(self) -> None:
-        """Give what was sent last some time to leave."""
         self._hub.socket.close(1000)
         self._context.term()
 
@@ -97,17 +115,41 @@ class Listener(Protocol):
         ...
 
 
+class Caught(Protocol):
+    """Which signal came that asks this process to go (`processes.Signals`)."""
+
+    @property
+    def caught(self) -> str: ...
+
+    def quiet(self) -> None:
+        """It is noticed."""
+
+
+class Commands(Protocol):
+    """What a user has ordered (`Control`)."""
+
+    @property
+    def paused(self) -> bool: ...
+
+    @property
+    def stop(self) -> Stop: ...
+
+    def poll(self, attempt: int | None, note: Callable[[Event], None]) -> None:
+        """Obey new commands; `attempt` is the one that is under way."""
+
+
 class Reactor:
     """Of one master. `listener` is the attempt that is under way; between two of them there is none."""
 
     def __init__(
         self,
-        sockets: Sockets,
+        sockets: Connections,
         members: Members,
-        signals: Signals,
-        commands: Control,
+        signals: Caught,
+        commands: Commands,
         cluster: ClusterConfig,
         clock: Callable[[], float] = time.monotonic,
+        slow: Executor | None = None,
     ) -> None:
         self.members = members
         self.signals = signals
@@ -116,7 +158,7 @@ class Reactor:
         self._sockets = sockets
         self._cluster = cluster
         self._clock = clock
-        self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
+        self._slow = slow or ThreadPoolExecutor(1, thread_name_prefix="slow")
         self._last_turn = clock()
         self._next_beat = 0.0
 

@@ -12,16 +12,13 @@ from hpcrl.durable.files import FileRef
 from hpcrl.durable.metrics_log import MetricsLog
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry
+from hpcrl.master.attempt_records import Whereabouts
 from hpcrl.progress import Progress
-from hpcrl.whereabouts import Doing
 
 LEAST_S = 1.0
 """`live.json` is written no sooner after the last time, but for what is told at once."""
 SHARE = 100
 """The same, by what it took: where files are slow, it takes a hundredth of the time at most."""
-
-Whereabouts = Callable[[], Mapping[int, Doing]]
-"""What each worker says that it does."""
 
 
 class StepRows:

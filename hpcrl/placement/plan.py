@@ -1,6 +1,7 @@
 """Which calls are made, which workers hold which model: the whole of an attempt before it begins, as one JSON value."""
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -41,7 +42,7 @@ class Part(msgspec.Struct, frozen=True):
     head: int
 
 
-class ReplicaPlan(msgspec.Struct, frozen=True):
+class ReplicaPlan(msgspec.Struct, frozen=True, dict=True):
     """The workers of a model, in the order of its layout."""
 
     model: ModelName
@@ -80,7 +81,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
     def arrangement(self) -> Layout:
         return parse_layout(self.layout)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         layout = self.arrangement
         ranks_of = [layout.data_part(index, self.ranks) for index in range(layout.dp)]
@@ -100,7 +101,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     host: str
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, dict=True):
     """All that the master, the agents and the workers agree on."""
 
     algorithm: str
@@ -142,14 +143,22 @@ class Plan(msgspec.Struct, frozen=True):
         return changes(self.calls)
 
     def call(self, name: str) -> MFC:
-        return next(call for call in self.calls if call.name == name)
+        return self._calls[name]
 
     def replica(self, call: str) -> ReplicaPlan:
         """Where a call is made."""
         return self.placed(self.at[call])
 
     def placed(self, model: ModelName) -> ReplicaPlan:
-        return next(replica for replica in self.replicas if replica.model == model)
+        return self._replicas[model]
+
+    @cached_property
+    def _calls(self) -> Mapping[str, MFC]:
+        return {call.name: call for call in self.calls}
+
+    @cached_property
+    def _replicas(self) -> Mapping[ModelName, ReplicaPlan]:
+        return {replica.model: replica for replica in self.replicas}
 
     def home(self, role: str) -> ReplicaPlan:
         """Where a role is trained and saved."""

@@ -23,6 +23,7 @@ from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
+from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.reactor import Reactor
@@ -140,7 +141,7 @@ def stage(tmp_path: Path, says: list[list[tuple[bytes, Message]]], replaces_node
     commands = Control(run, "first", clock)
     reactor = Reactor(script, members, script, commands, experiment.cluster, clock)  # type: ignore[arg-type]
     watch = AllocationWatch(None, reactor.note, clock)
-    nodes = NodeWait(run, "first", experiment.cluster, replaces_nodes, members, watch, clock)
+    nodes = NodeWait(RunMeetingPoint(run, "first"), experiment.cluster, replaces_nodes, members, watch, clock)
     schedule = RunSchedule(experiment.control, evaluates=True, clock=clock)
     files = begin_attempt(run, changes(plan_for(experiment, NODES).calls), "first", 2, compacts=False)
     data = reactor.in_background(lambda: open_data(experiment, ScratchIndexes()))

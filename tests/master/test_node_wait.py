@@ -5,6 +5,7 @@ from pathlib import Path
 from support.chaos import create_run, toy_experiment
 
 from hpcrl.master.allocation import AllocationWatch
+from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.wire.messages import AgentHello
@@ -14,7 +15,9 @@ def test_where_nobody_starts_a_lost_node_again_no_limit_is_blamed(tmp_path: Path
     run, now = create_run(tmp_path / "run", toy_experiment(nodes=2)), [0.0]
     members = Members(2, 10.0, lambda: now[0])
     watch = AllocationWatch(None, lambda event: None, lambda: now[0])
-    nodes = NodeWait(run, "first", toy_experiment(nodes=2).cluster, False, members, watch, lambda: now[0])
+    nodes = NodeWait(
+        RunMeetingPoint(run, "first"), toy_experiment(nodes=2).cluster, False, members, watch, lambda: now[0]
+    )
     nodes.begin(0, "tcp://master")
     for node in range(2):
         members.agent(b"agent%d" % node, AgentHello(node, "host", 2, node))

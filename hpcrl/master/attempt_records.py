@@ -1,0 +1,111 @@
+"""What an attempt keeps of itself and what older ones have left to it, whoever keeps it: files, or the memory of a
+simulation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from hpcrl.data.inputs import Inputs
+from hpcrl.data.rows.kind import Dataset
+from hpcrl.data.samples import SampleMeta
+from hpcrl.durable.checkpoints import SavedRole
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.journal import Event
+from hpcrl.durable.recovery import RecoveryPlan
+from hpcrl.durable.spills import SpillRef
+from hpcrl.durable.step_lines import StepLines
+from hpcrl.events import Event as LifeCycle
+from hpcrl.placement.exporting import RoleExport
+from hpcrl.placement.plan import Plan
+from hpcrl.progress import Progress
+from hpcrl.whereabouts import Doing
+
+Whereabouts = Callable[[], Mapping[int, Doing]]
+"""What each worker says that it does."""
+
+
+class AttemptRecords(Protocol):
+    """Of one attempt, for its course (`Attempt`) and its driver (`GraphDriver`). One thread calls it."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def recovery(self) -> RecoveryPlan: ...
+
+    @property
+    def fault(self) -> Callable[[str], None]:
+        """Told at each point where a test may strike."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is done behind the work."""
+        ...
+
+    def refuse_superseded(self) -> None:
+        """Raise SupersededError when a newer attempt counts."""
+
+    def publish_plan(self, plan: Plan) -> None:
+        """For the agents and workers of this attempt, before they are told to start."""
+
+    def worker_log(self, rank: int) -> str:
+        """What the log of a worker of this attempt is called."""
+        ...
+
+    def inputs(self) -> dict[str, str]:
+        """Setting → fingerprint of what it names, as it was submitted or accepted since."""
+        ...
+
+    def refuse_changed(self, inputs: Inputs) -> None:
+        """Raise DataError where files are not what they were."""
+
+    def meta_of(self, spill: SpillRef) -> SampleMeta:
+        """What is known of the rows of a unit that an older attempt finished."""
+        ...
+
+    def note(self, event: LifeCycle) -> object:
+        """Write an event down, and count what it says."""
+        ...
+
+    def follow(self, progress: Progress) -> None:
+        """Count what something cost."""
+
+    def show(self) -> None:
+        """What is under way, for those who look at the run: cheap, and to be called again and again."""
+
+    def watch(self, whereabouts: Whereabouts) -> None:
+        """From now on workers say what they do."""
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
+
+    def saved_roles(self) -> dict[str, SavedRole]:
+        """What the checkpoint has that this attempt starts from."""
+        ...
+
+    def damaged(self, what: str) -> None:
+        """What was loaded is not what that checkpoint was: the next attempt takes the one before."""
+
+    def checkpoint_digests(self) -> dict[str, str]:
+        """Role → digest of its parameters in the checkpoint that this attempt starts from."""
+        ...
+
+    def has_checkpoint(self, step: int) -> bool: ...
+
+    def has_export(self, step: int, role: str) -> bool: ...
+
+    def checkpointed(self, of: StepLines, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
+        """All shards of a cut are there and its step is closed: name it, then drop what it makes superfluous."""
+
+    def export(self, step: int, role: str, export: RoleExport, done: Callable[[], None]) -> None:
+        """All files of an export are written that workers write: add the others and publish it, behind the work."""
+
+    def keep_samples(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
+        """What archives hold is made so, of all steps that have none yet."""
+
+    def closed(self, lines: StepLines, row: Mapping[str, float], seconds: float) -> None:
+        """A step's closing line is written: show its rows; its archive is made, and its spills are merged, behind the
+        work."""
+
+    def tidy(self) -> None:
+        """Journal what is done behind the work. Raises what was raised there."""
