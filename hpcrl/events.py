@@ -232,6 +232,13 @@ class StepCheckpointed(LifeCycleEvent, frozen=True, tag="checkpointed"):
     bytes: int
 
 
+class CheckpointDamaged(LifeCycleEvent, frozen=True, tag="damaged"):
+    """Workers found that a checkpoint is not what was saved: it counts no more."""
+
+    step: int
+    what: str
+
+
 class RoleExported(LifeCycleEvent, frozen=True, tag="exported"):
     """The export of a role is whole."""
 
@@ -300,6 +307,7 @@ Event = (
     | StepClosed
     | StopNeverHolds
     | StepCheckpointed
+    | CheckpointDamaged
     | RoleExported
     | WorkerEnded
     | CallFailed

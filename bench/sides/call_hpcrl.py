@@ -10,7 +10,8 @@ import zmq
 from serving import serve
 
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
-from hpcrl.wire.messages import Ack, Beat, Envelope, Finish, Reply, Request, Syn, encode
+from hpcrl.wire.envelope import Envelope, encode
+from hpcrl.wire.messages import Ack, Beat, Finish, Reply, Request, Syn
 from hpcrl.workers.mailbox import Mailbox
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import TransportArgs

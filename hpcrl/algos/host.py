@@ -20,6 +20,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading
 from hpcrl.durable.digests import with_memory
+from hpcrl.durable.files import Files
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.shards import Shard, open_shard, span_state
 from hpcrl.engines.engine import KINDS, EngineState
@@ -327,8 +328,10 @@ class TorchHost:
         home = self._home(name)
         role = self._remembering(home) if self._plan.home(name).trainable else None
         state = self._state(home)
+        ranks = self._plan.home(name).ranks
+        saved.compare_share(Files(self._context.run_dir), ranks.index(self._rank), len(ranks))
         with loading():
-            opened = [open_shard(self._context.run_dir / path) for path in saved.shards]
+            opened = [open_shard(self._context.run_dir / shard.name) for shard in saved.shards]
             memories: list[Mapping[str, Any]] = [shard.state["algorithm"] for shard in opened]
             shards = RoleModel.of(self._experiment, name).shards(opened, state.space)
             exact = state.load(self._read(name, shards))

@@ -42,9 +42,9 @@ class DamagedCheckpointError(DamagedFileError):
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A file that recovery has found whole, and that can be read but not understood, is no shard: the cut is damaged.
+    """A file of the right size that can be read but not understood is no shard: the cut is damaged.
 
-    One that cannot be read any more stays a DamagedFileError: the next attempt, which verifies it, finds what it is.
+    One that cannot be read any more stays a DamagedFileError: the next attempt finds whether it is still there.
     """
     try:
         yield
@@ -55,11 +55,20 @@ def loading() -> Iterator[None]:
 
 
 class SavedRole(msgspec.Struct, frozen=True):
-    """A role in a cut: its shards in rank order, by their names in the run's directory, and the digest of what they
-    hold; "" where its last change was in an earlier step."""
+    """A role in a cut: its shards in rank order, and the digest of what they hold; "" where its last change was in an
+    earlier step."""
 
-    shards: tuple[str, ...]
+    shards: tuple[FileRef, ...]
     digest: str
+
+    def compare_share(self, files: Files, index: int, of: int) -> None:
+        """Compare by CRC the shards that fall to one of so many ranks, where no digest says what they held.
+
+        Raises DamagedCheckpointError where one is not what was published.
+        """
+        mine = () if self.digest else self.shards[index::of]
+        if damage := next(filter(None, map(files.damage, mine)), None):
+            raise DamagedCheckpointError(damage)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -105,7 +114,7 @@ def write_shard(
 
 
 def read_shard(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays, writable, and the state. Verifies no CRC: recovery has done that before it named the file.
+    """The arrays, writable, and the state. Verifies no CRC: whoever loads them compares their digest.
 
     Other threads go on meanwhile: safetensors' own reader stops them for as long as an array takes, which for a large
     shard is longer than a worker may be silent. Raises DamagedFileError where the file cannot be read any more.

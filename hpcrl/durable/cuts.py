@@ -47,7 +47,7 @@ def manifests_of(run: RunDirectory, history: History) -> tuple[dict[int, FileRef
 
 
 def misses(files: Files, manifest: Manifest, changed_roles: Collection[str]) -> list[str]:
-    """Which roles and files a checkpoint lacks, or has of another size. Reads none of them."""
+    """Which roles and files a checkpoint lacks, or has of another size. Reads no shard."""
     missing = [f"step {manifest.step} has no {role}" for role in sorted(set(changed_roles) - manifest.roles.keys())]
     for shard in (shard for of_role in manifest.roles.values() for shard in of_role):
         try:

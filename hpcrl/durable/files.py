@@ -237,6 +237,11 @@ class Files:
             return unreadable(ref.name, error)
         return _difference(ref, size, crc32)
 
+    def drop_cached(self, ref: FileRef) -> None:
+        """Have what is read next of a file come from the disk, and not from this machine's memory, where it can."""
+        with contextlib.suppress(OSError), open(self.path(ref), "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
     def listing(self, path: Path) -> list[str]:
         """The names in a directory, sorted; none if it does not exist. A stale handle is looked up anew."""
         for retries in itertools.count(1):

@@ -5,9 +5,8 @@ the master writes `Compacted` between `compact_step` and `remove_parts`, and `Pr
 step's samples is in its archive (`archives`), which nothing here removes.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from hpcrl.data.samples import SequenceSample
@@ -52,24 +51,20 @@ def prune(
     run: RunDirectory,
     attempt: int,
     checkpoints: Sequence[Manifest],
-    is_whole: Callable[[Manifest], bool],
     keep: int,
     spared: Collection[int] = (),
 ) -> Pruning | None:
-    """Remove spills and checkpoints older than the oldest of the newest `keep` (at least two) valid checkpoints.
+    """Remove spills and checkpoints older than the oldest of the newest `keep` (at least two) `checkpoints`.
 
-    `checkpoints` are those that lines of the journal name, by step. None where too few are there, or nothing is older.
-    The spills of steps that are `spared` stay: their archive is still to be made of them.
-    Nothing goes before `is_whole` has said of each that is kept that all of it is there. Checkpoints go first, each by
-    its manifest, so that one that still has a manifest still has its shards and the spills behind it.
+    These are named by lines of the journal, by step, and each was read back: all of it is on the disk. None where too
+    few are there, or nothing is older. The spills of steps that are `spared` stay: their archive is still to be made of
+    them. Checkpoints go first, each by its manifest, so that one that still has a manifest still has its shards and the
+    spills behind it.
     """
     keep = max(keep, LEAST_KEPT)
-    if len(checkpoints) < keep or not any(_victims(run, attempt, checkpoints[-keep].step, spared)):
+    if len(checkpoints) < keep:
         return None
-    kept = list(islice(filter(is_whole, reversed(checkpoints)), keep))
-    if len(kept) < keep:
-        return None
-    before_step = kept[-1].step
+    before_step = checkpoints[-keep].step
     removed: list[str] = []
     for path in _victims(run, attempt, before_step, spared):
         if path.is_dir():

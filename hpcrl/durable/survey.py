@@ -1,6 +1,7 @@
 """What of a history is usable: valid checkpoints, whole spills, and what closed steps have left for their archives.
 
-Reads and verifies; changes nothing. Knows no attempts to come: `recovery` decides where one goes on.
+Reads and verifies, shards apart: of these it compares names and sizes, and whoever loads them finds what else is wrong.
+Changes nothing. Knows no attempts to come: `recovery` decides where one goes on.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
+from hpcrl.durable.checkpoints import Manifest, read_manifest
+from hpcrl.durable.cuts import misses
 from hpcrl.durable.files import DamagedFileError, FileRef
 from hpcrl.durable.history import History, believed_count, checkpoint_lines, other_bits, read_history
 from hpcrl.durable.journal import Archived, Checkpointed, Closed, Compacted, Done, Event, Opened, Pruned, Trained
@@ -207,7 +209,7 @@ def _valid_manifest(
     except DamagedFileError as error:
         damage.append(error.damage)
         return None
-    found = checkpoint_damage(run.files, manifest, changed_roles)
+    found = misses(run.files, manifest, changed_roles)
     damage += found
     return None if found else manifest
 

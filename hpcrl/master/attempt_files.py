@@ -29,6 +29,7 @@ from hpcrl.events import (
     AttemptEnded,
     CallFailed,
     CallStalled,
+    CheckpointDamaged,
     DrainBegun,
     NodeLeaving,
     RoleExported,
@@ -41,9 +42,12 @@ from hpcrl.master.archive import Archive
 from hpcrl.master.attempt_records import Whereabouts
 from hpcrl.master.janitor import Janitor, Retention
 from hpcrl.master.step_rows import StepRows
+from hpcrl.master.verification import Verification, shards_by_rank
 from hpcrl.placement.exporting import RoleExport
+from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import Plan
 from hpcrl.progress import JournalWritten, Progress
+from hpcrl.wire.messages import ShardsVerified, Verify
 
 SHOWN_AT_ONCE = AttemptBegun | AttemptEnded | CallFailed | CallStalled | DrainBegun | NodeLeaving | WorkerEnded
 """Events before which `live.json` says what is under way then."""
@@ -72,7 +76,7 @@ def begin_attempt(
     events = EventLog(run.events(number))
     recovery, journal = recover(run, number, changing, keep)
     journal.append([Accepted(name, print_) for name, print_ in run.accepted_by(submission).items()])
-    return AttemptFiles(run, number, recovery, journal, events, tuple(changing.values()), keep, compacts)
+    return AttemptFiles(run, number, recovery, journal, events, keep, compacts)
 
 
 class AttemptFiles:
@@ -85,7 +89,6 @@ class AttemptFiles:
         recovery: RecoveryPlan,
         journal: FoldedJournal,
         events: EventLog,
-        changed_roles: Sequence[str],
         keep: int,
         compacts: bool,
     ) -> None:
@@ -95,11 +98,11 @@ class AttemptFiles:
         self._run = run
         self._journal = journal
         self._rows = StepRows(run, number, [row.metrics for row in recovery.metrics])
-        self._checkpoints = sorted(recovery.kept, key=lambda manifest: manifest.step)
-        self._most_checkpoints = max(keep, LEAST_KEPT) + 1
+        self._keep = max(keep, LEAST_KEPT)
+        loaded = [] if recovery.checkpoint is None else [recovery.checkpoint.step]
+        self._verification = Verification(recovery.kept, loaded, self._keep)
         self._exported = set(recovery.exported)
-        retention = Retention(max(keep, LEAST_KEPT), compacts)
-        self._janitor = Janitor(run, number, recovery, changed_roles, retention, self.append)
+        self._janitor = Janitor(run, number, recovery, Retention(self._keep, compacts), self.append)
 
     @property
     def fault(self) -> Callable[[str], None]:
@@ -169,15 +172,19 @@ class AttemptFiles:
         manifest = self.recovery.checkpoint
         if manifest is None:
             return {}
-        shards = {role: tuple(shard.name for shard in refs) for role, refs in manifest.roles.items()}
-        return {role: SavedRole(names, manifest.digests.get(role, "")) for role, names in shards.items()}
+        return {role: SavedRole(refs, manifest.digests.get(role, "")) for role, refs in manifest.roles.items()}
 
     def damaged(self, what: str) -> None:
         """What was loaded is not what that checkpoint was: the next attempt takes the one before."""
         checkpoint = self.recovery.checkpoint
         assert checkpoint is not None, what
-        [loaded] = [line for line in checkpoint_lines(read_history(self._run)) if line.step == checkpoint.step]
-        self.append([Damaged(loaded.step, loaded.manifest, what)])
+        self._damaged(checkpoint.step, what)
+
+    def _damaged(self, step: int, what: str) -> None:
+        history = read_history(self._run, recent=self._keep + 1)
+        [named] = [line for line in checkpoint_lines(history) if line.step == step]
+        self.append([Damaged(step, named.manifest, what)])
+        self.note(CheckpointDamaged(step, what))
 
     def checkpoint_digests(self) -> dict[str, str]:
         """Role → digest of its parameters in the checkpoint that this attempt starts from."""
@@ -185,13 +192,13 @@ class AttemptFiles:
         return {} if manifest is None else dict(manifest.digests)
 
     def has_checkpoint(self, step: int) -> bool:
-        return any(manifest.step == step for manifest in self._checkpoints)
+        return self._verification.has(step)
 
     def has_export(self, step: int, role: str) -> bool:
         return (step, role) in self._exported
 
     def checkpointed(self, of: StepLines, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
-        """All shards of a cut are there and its step is closed: name it, then drop what it makes superfluous."""
+        """All shards of a cut are there and its step is closed: name it."""
         shards = {role: tuple(refs) for role, refs in roles.items()}
         step = of.step
         older = self._journal.older_than(step, self._rows.first)
@@ -199,10 +206,23 @@ class AttemptFiles:
         path = self._run.manifest(step, self.number)
         ref = write_manifest(self._run.files, path, manifest)
         self.append([Checkpointed(step, ref)])
-        self._checkpoints.append(manifest)
+        self._verification.add(manifest)
         self.note(StepCheckpointed(step, sum(s.size for refs in shards.values() for s in refs)))
-        del self._checkpoints[: -self._most_checkpoints]
-        self._janitor.prune(tuple(self._checkpoints))
+
+    def verify(self, homes: Mapping[str, Ranks], order: Callable[[int, Verify], None]) -> None:
+        """Have workers read the checkpoints back that are kept, each once; `homes` are the ranks of changed roles."""
+        for manifest in self._verification.due():
+            shares = shards_by_rank(manifest, homes)
+            self._verification.begun(manifest.step, shares)
+            for rank, shards in shares.items():
+                order(rank, Verify(manifest.step, shards))
+
+    def verified(self, told: ShardsVerified) -> None:
+        """A worker has read shards back: once all of what is kept was, drop what it makes superfluous."""
+        if damage := self._verification.told(told):
+            self._damaged(told.step, damage)
+        elif kept := self._verification.verified():
+            self._janitor.prune(kept)
 
     def export(self, step: int, role: str, export: RoleExport, done: Callable[[], None]) -> None:
         """All files of an export are written that workers write: add the others and publish it, behind the work."""
@@ -242,7 +262,7 @@ class AttemptFiles:
 
     @property
     def idle(self) -> bool:
-        return self._janitor.idle
+        return self._janitor.idle and self._verification.idle
 
     def close(self) -> None:
         """Nobody is to join this attempt any more."""

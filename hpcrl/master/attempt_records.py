@@ -15,9 +15,11 @@ from hpcrl.durable.spills import SpillRef
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import Event as LifeCycle
 from hpcrl.placement.exporting import RoleExport
+from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import Plan
 from hpcrl.progress import Progress
 from hpcrl.whereabouts import Doing
+from hpcrl.wire.messages import ShardsVerified, Verify
 
 Whereabouts = Callable[[], Mapping[int, Doing]]
 """What each worker says that it does."""
@@ -95,7 +97,13 @@ class AttemptRecords(Protocol):
     def has_export(self, step: int, role: str) -> bool: ...
 
     def checkpointed(self, of: StepLines, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
-        """All shards of a cut are there and its step is closed: name it, then drop what it makes superfluous."""
+        """All shards of a cut are there and its step is closed: name it."""
+
+    def verify(self, homes: Mapping[str, Ranks], order: Callable[[int, Verify], None]) -> None:
+        """Have workers read the checkpoints back that are kept, each once; `homes` are the ranks of changed roles."""
+
+    def verified(self, told: ShardsVerified) -> None:
+        """A worker has read shards back: once all of what is kept was, drop what it makes superfluous."""
 
     def export(self, step: int, role: str, export: RoleExport, done: Callable[[], None]) -> None:
         """All files of an export are written that workers write: add the others and publish it, behind the work."""

@@ -42,12 +42,10 @@ from hpcrl.wire.messages import (
     Assemble,
     ExportWritten,
     Forget,
-    Moved,
-    Reply,
+    Report,
     Save,
+    ShardsVerified,
     ShardWritten,
-    Spilled,
-    Syn,
 )
 
 REPLAYS_WORTH_A_CHECKPOINT = 3
@@ -96,6 +94,7 @@ class GraphDriver:
             digests = self._drift.after(step)
             in_order = {role: digests[role] for role in roles if role in digests}
             self._attempt.checkpointed(self._steps[step], roles, in_order)
+            self._verify()
         if self._ends and self._all_closed and not self.dispatcher.draining:
             self._save_last()
 
@@ -134,12 +133,15 @@ class GraphDriver:
         """The calls that wait for an allocation in which they fit, once nothing else is going on."""
         return self.pace.held_back if self.dispatcher.idle else ""
 
-    def hear(self, body: Syn | Reply | Moved | Spilled | ShardWritten | ExportWritten) -> None:
+    def hear(self, body: Report) -> None:
         """A worker of this attempt reported."""
         if isinstance(body, ShardWritten):
             self._around.follow(ShardSaved(body.step, body.role, body.rank, body.seconds))
             if self._saving.shard(body):
                 self._order(body.role, Assemble(body.step, body.role))
+        elif isinstance(body, ShardsVerified):
+            self._attempt.verified(body)
+            self._verify()
         elif isinstance(body, ExportWritten):
             if self._saving.assembled(body):
                 done = partial(self._saving.exported, body.step, body.role)
@@ -342,6 +344,10 @@ class GraphDriver:
             part.forget(over)
 
     # ── saving and the end ────────────────────────────────────────────────────────────────────────────────────────────
+    def _verify(self) -> None:
+        """Have what is kept read back that nobody has read yet: what is older goes then."""
+        self._attempt.verify({home.role: home.ranks for home in self._plan.changed}, self._around.send)
+
     def _save_after(self, step: int, role: str) -> None:
         """Have a role saved as it is right after this step, before its next train_step can be sent."""
         checkpoint = self._saving.expects(step) and not self._attempt.has_checkpoint(step)

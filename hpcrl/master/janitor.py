@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from hpcrl.durable.archives import write_archive
-from hpcrl.durable.checkpoints import Manifest, checkpoint_damage
+from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Archived, Compacted, Done, Event, Pruned, Trained
 from hpcrl.durable.recovery import RecoveryPlan
@@ -53,17 +53,14 @@ class Janitor:
         run: RunDirectory,
         attempt: int,
         recovery: RecoveryPlan,
-        changed_roles: Sequence[str],
         retention: Retention,
         append: Callable[[Sequence[Event]], None],
     ) -> None:
         self._run = run
         self._attempt = attempt
-        self._changed_roles = changed_roles
         self._retention = retention
         self._append = append
         self._archive: Archive | None = None
-        self._verified = {manifest.step for manifest in recovery.kept}
         self._left: dict[int, _Left] = {}
         self._closed: dict[int, StepLines] = {}
         for step, of in recovery.left.items():
@@ -99,7 +96,8 @@ class Janitor:
         self._closed[lines.step] = lines
 
     def prune(self, checkpoints: Sequence[Manifest]) -> None:
-        """Drop what these checkpoints make superfluous, once the lines are written of all that was asked for before."""
+        """Drop what these checkpoints, which were read back, make superfluous, once the lines are written of all that
+        was asked for before."""
         self.do(lambda: lambda: self.do(lambda: self._prune(checkpoints)))
 
     def do(self, work: Callable[[], Callable[[], None]]) -> None:
@@ -152,14 +150,5 @@ class Janitor:
 
     def _prune(self, checkpoints: Sequence[Manifest]) -> Callable[[], None]:
         spared, keep = set(self._closed), self._retention.checkpoints
-        done = prune(self._run, self._attempt, checkpoints, self._is_whole, keep, spared)
+        done = prune(self._run, self._attempt, checkpoints, keep, spared)
         return lambda: None if done is None else self._append([Pruned(done.before_step)])
-
-    def _is_whole(self, manifest: Manifest) -> bool:
-        """Whether all shards of a checkpoint are as they were written. Each is read once; only the thread asks."""
-        if manifest.step in self._verified:
-            return True
-        if checkpoint_damage(self._run.files, manifest, self._changed_roles):
-            return False
-        self._verified.add(manifest.step)
-        return True

@@ -91,14 +91,19 @@ def _broken(known: Situation) -> Ending | Ask | None:
         reason = f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else "")
         return Ending("lost", ExitCode.REQUEUE, reason, who=loss.who)
     told = [failure.told for failure in known.failures]
+    # Who finds its shards damaged leaves its peers waiting, so that something breaks for them too.
     raised = next((error for error in told if error.exit_code != ExitCode.REQUEUE), None)
-    if raised is None and any(error.broken for error in told):
+    damaged = next((error for error in told if error.damaged), None)
+    if raised is None and damaged is None and any(error.broken for error in told):
         if not known.roll_called:
             return "ask"
         if not known.all_answered:
             return None
     if not told or known.now - known.failures[0].learned < SETTLE_S:
         return None
+    if raised is None and damaged is not None:
+        reason = f"worker-{damaged.rank}, {damaged.what}: {damaged.error}"
+        return Ending("lost", ExitCode.REQUEUE, reason, who=f"worker-{damaged.rank}", nature="disk")
     if raised is None:
         return _disconnected(known, told)
     reason = f"worker-{raised.rank}, {raised.what}: {raised.error} ({known.worker_log(raised.rank)})"

@@ -30,6 +30,8 @@ from hpcrl.wire.messages import (
     Moved,
     NodeDraining,
     Reply,
+    Report,
+    ShardsVerified,
     ShardWritten,
     Spilled,
     Syn,
@@ -41,7 +43,6 @@ from hpcrl.wire.messages import (
 TICK_MS = 50
 QUICK_TICK_S = 0.005
 
-Report = Syn | Reply | Moved | Spilled | ShardWritten | ExportWritten
 Result = TypeVar("Result")
 
 
@@ -246,8 +247,8 @@ class Reactor:
                 self.members.answered(identity)
             case WorkerReady() | Failed() if self.members.is_current(identity):
                 self._told_of_itself(body)
-            case Syn() | Reply() | Moved() | Spilled() | ShardWritten() | ExportWritten() if self.listener is not None:
-                if self.members.is_current(identity):
+            case Syn() | Reply() | Moved() | Spilled() | ShardWritten() | ShardsVerified() | ExportWritten():
+                if self.listener is not None and self.members.is_current(identity):
                     self.listener.hear(body)
 
     def _welcome(self, identity: bytes, hello: AgentHello) -> None:

@@ -19,7 +19,8 @@ from hpcrl.durable.keys import advice, read_key
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
-from hpcrl.wire.messages import Envelope, Message, decode, encode
+from hpcrl.wire.envelope import Envelope, decode, encode
+from hpcrl.wire.messages import Message
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 

@@ -143,6 +143,14 @@ class ShardWritten(msgspec.Struct, frozen=True, tag=True):
     export: bool
 
 
+class ShardsVerified(msgspec.Struct, frozen=True, tag=True):
+    """The shards that a `Verify` named were read back; `damage` says how some are not what was published."""
+
+    step: int
+    rank: int
+    damage: str = ""
+
+
 class ExportWritten(msgspec.Struct, frozen=True, tag=True):
     """This rank has written its share of the files of a role's export after `step`; maybe none."""
 
@@ -312,6 +320,13 @@ class Save(msgspec.Struct, frozen=True, tag=True):
     export: bool
 
 
+class Verify(msgspec.Struct, frozen=True, tag=True):
+    """Read these shards of the checkpoint of `step` back from the disk, behind the work, and compare them."""
+
+    step: int
+    shards: tuple[FileRef, ...]
+
+
 class Assemble(msgspec.Struct, frozen=True, tag=True):
     """All shards of a role after `step` are where its export is made: write your share of the export's files."""
 
@@ -355,33 +370,15 @@ ToMaster = (
     | Moved
     | Spilled
     | ShardWritten
+    | ShardsVerified
     | ExportWritten
     | Failed
     | Here
     | Beat
 )
+Report = Syn | Reply | Moved | Spilled | ShardWritten | ShardsVerified | ExportWritten
+"""What workers say of their calls."""
 ToAgent = StartWorkers | WorkersConnected | ShowStacks | Finish | AreYouThere | Beat
-ToWorker = Begin | Request | Move | LetGo | Ack | Save | Assemble | Forget | Finish | AreYouThere | Beat
+ToWorker = Begin | Request | Move | LetGo | Ack | Save | Verify | Assemble | Forget | Finish | AreYouThere | Beat
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer
-
-
-class Envelope(msgspec.Struct, frozen=True):
-    """A message with who sent it and the how-manieth of that sender it is; a number that is not larger is a replay."""
-
-    sender: str
-    seq: int
-    body: Message
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Envelope)
-
-
-def encode(envelope: Envelope) -> bytes:
-    return _ENCODER.encode(envelope)
-
-
-def decode(frame: bytes) -> Envelope:
-    """Raises `msgspec.DecodeError` or `msgspec.ValidationError` on anything that is not an envelope."""
-    return _DECODER.decode(frame)

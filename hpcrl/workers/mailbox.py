@@ -41,13 +41,14 @@ from hpcrl.wire.messages import (
     Rows,
     Save,
     Syn,
+    Verify,
 )
 from hpcrl.workers.inputs import Gathered, Inputs, Peripherals
 from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import Transport, TransportArgs
 
-Job = Begin | Save | Assemble | Finish | Move | LetGo | Gathered
+Job = Begin | Save | Verify | Assemble | Finish | Move | LetGo | Gathered
 READERS = 2
 USERS = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE)
 
@@ -136,7 +137,7 @@ class Mailbox:
             case Begin():
                 self._inputs.meet(body.addresses)
                 self.jobs.put(body)
-            case Save() | Assemble() | LetGo() | Finish():
+            case Save() | Verify() | Assemble() | LetGo() | Finish():
                 self.jobs.put(body)
 
     def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:

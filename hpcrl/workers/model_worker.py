@@ -43,6 +43,7 @@ from hpcrl.wire.messages import (
     Reply,
     Request,
     Save,
+    Verify,
     WorkerHello,
     WorkerReady,
 )
@@ -151,6 +152,8 @@ class ModelWorker:
                     self._begin(job)
             case Assemble():
                 self._writers.assemble(job, self._index(job.role), len(self._plan.home(job.role).ranks))
+            case Verify():
+                self._writers.verify(job)
             case Save():
                 with self._telling(f"saving {job.role}"):
                     self._save(job)

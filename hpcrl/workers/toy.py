@@ -17,6 +17,7 @@ import numpy as np
 from hpcrl.data.sample_bytes import from_bytes, to_bytes
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading, read_shard
+from hpcrl.durable.files import Files
 from hpcrl.durable.keys import read_key
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
@@ -193,9 +194,10 @@ class ToyHost:
 
     def _resume(self, role: ToyRole, of: SavedRole) -> None:
         """Read what the shards, of any layout, have of this rank's piece."""
-        for name in of.shards:
+        of.compare_share(Files(self._context.run_dir), role.index, len(role.at.ranks))
+        for shard in of.shards:
             with loading():
-                arrays, state = read_shard(self._context.run_dir / name)
+                arrays, state = read_shard(self._context.run_dir / shard.name)
             role.version, first = state["version"], state["offset"]
             for name, mine in (("w", role.w), ("momentum", role.momentum)):
                 common = role.piece.common(role.piece._replace(first=first, stop=first + len(arrays[name])))

@@ -12,7 +12,17 @@ from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import write_spill
 from hpcrl.placement.exporting import export_of
-from hpcrl.wire.messages import Assemble, ExportWritten, Message, Request, Save, ShardWritten, Spilled
+from hpcrl.wire.messages import (
+    Assemble,
+    ExportWritten,
+    Message,
+    Request,
+    Save,
+    ShardsVerified,
+    ShardWritten,
+    Spilled,
+    Verify,
+)
 from hpcrl.workers.host import Snapshot
 
 
@@ -72,6 +82,20 @@ class Writers:
             self._post(ShardWritten(save.step, save.role, self._rank, shard, seconds, save.checkpoint, save.export))
 
         self._submit(self._saver, f"saving {save.role} after step {save.step}", write)
+
+    def verify(self, order: Verify) -> None:
+        """Read shards back, from the disk as far as the system lets one."""
+
+        def read() -> None:
+            files, damage = self._run.files, []
+            files.fault("verify.begin")
+            for shard in order.shards:
+                files.drop_cached(shard)
+                damage.append(files.damage(shard))
+            files.fault("verify.read")
+            self._post(ShardsVerified(order.step, self._rank, "; ".join(filter(None, damage))))
+
+        self._submit(self._saver, f"reading back the checkpoint of step {order.step}", read)
 
     def assemble(self, order: Assemble, index: int, of: int) -> None:
         """Of the files of an export those that fall to number `index` of its role's workers."""

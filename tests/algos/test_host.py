@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support import toy_family
-from support.forged import flip_unnoticed, last_element
+from support.forged import flip, last_element
 from support.hosts import LETTERS, run_of, write_task
 from support.pool import gloo_pool
 from support.rows import open_datasets, training_steps
@@ -183,12 +183,12 @@ def test_what_was_loaded_has_the_digest_that_was_saved_or_is_refused(folder, tmp
     checkpoint = {"actor": msgspec.structs.replace(actor, digest=records["actor_train"]["digest"])}
     with run_of(experiment, checkpoint=checkpoint) as conductor:
         conductor.step(2)
-    shard = Path(actor.shards[0])
+    shard = Path(actor.shards[0].name)
     for at, why in (
         (last_element(shard), r"actor was saved with digest .*, and loaded with"),
         (20, "is no shard any more"),
     ):
-        flip_unnoticed(shard, at)
+        flip(shard, at)
         with pytest.raises(DamagedCheckpointError, match=why):
             run_of(experiment, checkpoint=checkpoint).__enter__()
 
@@ -203,7 +203,7 @@ def test_what_an_algorithm_remembers_is_loaded_as_it_was_saved_or_refused(folder
     }
     with run_of(experiment, checkpoint=checkpoint) as conductor:
         conductor.step(2)
-    path = Path(saved[role].shards[0])
+    path = Path(saved[role].shards[0].name)
     data = bytearray(path.read_bytes())
     found = re.search(rf'{remembered}\\": [0-9.]*'.encode(), data)
     data[found.end() - 3] ^= 1

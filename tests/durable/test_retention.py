@@ -30,10 +30,6 @@ def spill(run: RunDirectory, step: int, part: int = 0, attempt: int = 0) -> Spil
     return SpillRef(write_spill(run.files, run.spill(step, "gen", part, attempt), sample))
 
 
-def whole_in(run: RunDirectory) -> Callable[[Manifest], bool]:
-    return lambda manifest: not checkpoint_damage(run.files, manifest, ROLES)
-
-
 def steps_there(run: RunDirectory) -> tuple[list[str], list[str]]:
     return run.files.listing(run.checkpoints), run.files.listing(run.spills)
 
@@ -47,26 +43,24 @@ def test_what_is_older_than_the_oldest_kept_checkpoint_goes(run: RunDirectory) -
     manifests = [checkpoint(run, step) for step in (2, 4, 6)]
     for step in range(1, 7):
         spill(run, step)
-    done = prune(run, 0, manifests, whole_in(run), keep=2)
+    done = prune(run, 0, manifests, keep=2)
     assert done is not None and done.before_step == 4
     assert steps_there(run) == (
         ["step-00000004.a000", "step-00000006.a000"],
         [f"step-{step:08d}" for step in (4, 5, 6)],
     )
     assert len(done.removed) == 3 + 3
-    assert prune(run, 0, manifests[1:], whole_in(run), keep=2) is None
+    assert prune(run, 0, manifests[1:], keep=2) is None
 
 
 def test_the_spills_of_a_step_without_archive_stay_until_it_has_one(run: RunDirectory) -> None:
     manifests = [checkpoint(run, step) for step in (2, 4, 6)]
     for step in range(1, 7):
         spill(run, step)
-    prune(run, 0, manifests, whole_in(run), keep=2, spared=[2, 3])
+    prune(run, 0, manifests, keep=2, spared=[2, 3])
     kept = [f"step-{step:08d}" for step in (2, 3, 4, 5, 6)]
     assert steps_there(run) == (["step-00000004.a000", "step-00000006.a000"], kept)
-    assert prune(run, 0, manifests[1:], whole_in(run), keep=2, spared=[2]) == Pruning(
-        4, ("spills/step-00000003/gen.dp00.a000.h5",)
-    )
+    assert prune(run, 0, manifests[1:], keep=2, spared=[2]) == Pruning(4, ("spills/step-00000003/gen.dp00.a000.h5",))
     assert steps_there(run)[1] == [kept[0], *kept[2:]]
 
 
@@ -74,22 +68,10 @@ def test_the_spills_of_a_step_without_archive_stay_until_it_has_one(run: RunDire
 def test_at_least_two_checkpoints_are_kept(run: RunDirectory, keep: int) -> None:
     manifests = [checkpoint(run, step) for step in (1, 2)]
     spill(run, 1)
-    assert prune(run, 0, manifests[:1], whole_in(run), keep) is None
-    assert prune(run, 0, manifests, whole_in(run), keep) is None
-    assert prune(run, 0, [*manifests, checkpoint(run, 3)], whole_in(run), keep) is not None
+    assert prune(run, 0, manifests[:1], keep) is None
+    assert prune(run, 0, manifests, keep) is None
+    assert prune(run, 0, [*manifests, checkpoint(run, 3)], keep) is not None
     assert steps_there(run)[0] == ["step-00000002.a000", "step-00000003.a000"]
-
-
-def test_damaged_checkpoint_is_not_counted_among_those_kept(run: RunDirectory) -> None:
-    manifests = [checkpoint(run, step) for step in (1, 2, 3)]
-    damaged = run.files.path(manifests[1].roles["actor"][0])
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    before = steps_there(run)
-    assert prune(run, 0, manifests, whole_in(run), keep=2) is None
-    assert steps_there(run) == before
-    manifests.append(checkpoint(run, 4))
-    done = prune(run, 0, manifests, whole_in(run), keep=2)
-    assert done is not None and done.before_step == 3
 
 
 def test_litter_and_half_checkpoints_of_the_past_go_too_and_newer_names_stay(run: RunDirectory) -> None:
@@ -101,7 +83,7 @@ def test_litter_and_half_checkpoints_of_the_past_go_too_and_newer_names_stay(run
     (run.spills / ".step-00000002.a000.h5.host.1.0.tmp").touch()
     (run.step_spills(1) / ".gen.dp00.a001.h5.host.1.0.tmp").touch()
     (run.spills / "README").touch()
-    done = prune(run, 1, manifests, whole_in(run), keep=2)
+    done = prune(run, 1, manifests, keep=2)
     assert done is not None and len(done.removed) == 4
     assert steps_there(run) == (
         ["step-00000001.a002", "step-00000003.a001", "step-00000004.a001"],
@@ -118,7 +100,7 @@ def test_prune_killed_at_any_point_leaves_no_checkpoint_without_its_shards_and_s
         return run, [checkpoint(run, step) for step in (1, 2, 4, 5)]
 
     def prune_it(run: RunDirectory, manifests: list[Manifest], fault: Callable[[str], None]) -> Pruning | None:
-        return prune(RunDirectory(run.root, fault), 0, manifests, whole_in(run), keep=2)
+        return prune(RunDirectory(run.root, fault), 0, manifests, keep=2)
 
     recorder = Recorder()
     prune_it(*prepare("whole"), recorder)

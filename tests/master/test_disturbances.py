@@ -22,11 +22,12 @@ from support.chaos import (
 )
 from support.cluster import alive_of, children_of, is_alive, no_fault
 from support.faults import EventsLost, Ordering, Strike
-from support.forged import flip_unnoticed
+from support.forged import flip as flip_bit
 from support.made_parts import made_in
+from support.mishaps import Rot
 
-from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Checkpointed, Closed, Damaged, Opened
+from hpcrl.durable.history import checkpoint_lines, read_history
+from hpcrl.durable.journal import Checkpointed, Closed, Damaged, Opened, Pruned
 from hpcrl.durable.records import Command
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.errors import ExitCode
@@ -130,7 +131,7 @@ def test_a_damaged_file_is_treated_as_absent(
     assert after == undisturbed, outputs(run)
 
 
-@pytest.mark.parametrize(("at", "found"), [(-1, "saved with digest "), (20, "is no shard any more: ")])
+@pytest.mark.parametrize(("at", "found"), [(-1, " with digest "), (20, "is no shard any more: ")])
 def test_a_checkpoint_that_is_another_than_was_saved_is_found_by_who_loads_it_and_not_tried_again(
     folder: Path, undisturbed: Remains, at: int, found: str
 ) -> None:
@@ -142,7 +143,7 @@ def test_a_checkpoint_that_is_another_than_was_saved_is_found_by_who_loads_it_an
     changes = plan_for(experiment_from(run.configuration()), 1).changes
     newest = plan_next_attempt(run, changes).checkpoint  # there may be shards of one that is not whole yet
     assert newest is not None
-    flip_unnoticed(run.root / max(shard.name for shards in newest.roles.values() for shard in shards), at)
+    flip_bit(run.root / max(shard.name for shards in newest.roles.values() for shard in shards), at)
     before = plan_next_attempt(run, changes)
     assert not before.damage and before.checkpoint is not None, "nothing shows it before it is loaded"
     finish(run)
@@ -155,6 +156,39 @@ def test_a_checkpoint_that_is_another_than_was_saved_is_found_by_who_loads_it_an
     ]
     assert [f"checkpoint of step {line.step}," in text for text in begun[1:3]] == [True, False]
     assert f"damaged: the checkpoint of step {line.step}: {line.what}" in begun[2]
+
+
+def test_where_all_checkpoints_are_damaged_each_is_tried_once_and_the_run_begins_anew(
+    folder: Path, undisturbed: Remains
+) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    jobs = begin(run, "first", Strike(folder, "kill", "master", "prune.unlink", "KILL", "all", nth=1))
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    named = [line.step for line in checkpoint_lines(read_history(run))]
+    for shard in run.root.glob("checkpoints/*/actor.r001.safetensors"):
+        flip_bit(shard)
+    finish(run)
+    assert remains(run, damaged=True) == undisturbed, outputs(run)
+    assert [line.event.step for line in read_history(run).lines if isinstance(line.event, Damaged)] == named
+
+
+def test_a_checkpoint_that_is_read_back_damaged_lets_nothing_go_that_is_older(
+    folder: Path, undisturbed: Remains
+) -> None:
+    """That of step 4: both that are kept have to be whole before spills of steps before the older one go."""
+    run = create_run(folder / "run", patient_experiment())
+    jobs = begin(run, "first", Rot(folder, "rot", "worker-0", "verify.begin", "ROT", nth=2))
+    assert jobs.wait_for("master", 90) == ExitCode.DONE, outputs(run)
+    jobs.wait(60)
+    lines = [line.event for line in read_history(run).lines]
+    [damaged] = [event for event in lines if isinstance(event, Damaged)]
+    assert damaged.step == 4 and "has CRC" in damaged.what
+    pruned = [event.before_step for event in lines if isinstance(event, Pruned)]
+    assert pruned == [2], "once that of step 5 was read back"
+    [told] = [row for row in rows_of(run.events(0)) if row["event"] == "damaged"]
+    assert (told["step"], told["what"]) == (4, damaged.what)
+    assert remains(run, damaged=True) == undisturbed
 
 
 def test_two_resumes_at_once_do_no_harm(folder: Path, undisturbed: Remains) -> None:

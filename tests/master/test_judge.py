@@ -31,6 +31,10 @@ def raised(rank: int, at: float = NOW, code: ExitCode = ExitCode.USER_CODE) -> R
     return RaisedError(at, Failed(rank, CALL, "boom", "Traceback", int(code), 1.7e9))
 
 
+def spoilt(rank: int, at: float = NOW) -> RaisedError:
+    return RaisedError(at, Failed(rank, CALL, "other bits", "", int(ExitCode.REQUEUE), 1.7e9, damaged="other bits"))
+
+
 def bereaved(rank: int, at: float = NOW, number: int = 7) -> RaisedError:
     """Its collective broke: a peer is gone, or the way to it."""
     broken = BrokenOperation((0, 1), "all-to-all", number, rank)
@@ -65,6 +69,10 @@ BROKEN: dict[str, tuple[dict[str, Any], Verdict]] = {
     "of two that were lost, the first is named": (
         {"losses": [lost("agent-1"), lost("worker-2", NOW + 0.1)], "now": LATER},
         ("lost", 75, "agent-1: silent for 9 s"),
+    ),
+    "who loads a damaged checkpoint leaves its peers waiting, and nobody else is asked": (
+        {"failures": [bereaved(0), spoilt(1)], "now": LATER, "broken_before": [broken(7)]},
+        ("lost", 75, f"worker-1, {CALL}: other bits"),
     ),
     "an error waits for what others say": ({"failures": [raised(0)], "now": LATER - 0.01}, None),
     "an error that nobody explains ends the run": (

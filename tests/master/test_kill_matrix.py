@@ -56,6 +56,8 @@ WORKER_POINTS = [
     ("worker-0", "shown.write", 1),
     ("worker-1", "shown.synced", 2),
     ("worker-0", "shown.published", 3),
+    ("worker-0", "verify.begin", 1),
+    ("worker-1", "verify.read", 2),
     ("worker-0", "shard.write", 1),
     ("worker-1", "shard.synced", 2),
     ("worker-1", "shard.published", 3),

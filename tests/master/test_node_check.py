@@ -3,7 +3,8 @@
 from hpcrl.errors import ExitCode
 from hpcrl.master.node_check import WorkerDevice, check_nodes, find_duplicates
 from hpcrl.placement.plan import WorkerPlan
-from hpcrl.wire.messages import AgentHello, Envelope, Trouble, decode, encode
+from hpcrl.wire.envelope import Envelope, decode, encode
+from hpcrl.wire.messages import AgentHello, Trouble
 
 WORKERS = [WorkerPlan(rank, rank // 2, rank % 2, "m:C") for rank in range(4)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zlib import crc32
 
 from support.chaos import create_run
 from support.pool import RankPool
@@ -22,7 +23,7 @@ from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.durable.checkpoints import SavedRole, write_shard
-from hpcrl.durable.files import Files
+from hpcrl.durable.files import FileRef, Files
 from hpcrl.durable.journal import Ids
 from hpcrl.durable.means import together
 from hpcrl.families.config import DecoderConfig
@@ -160,6 +161,12 @@ def export_role(experiment: ExperimentConfig, role: str, shards: Sequence[Path],
     export.write_description(folder)
 
 
+def ref_of(path: Path) -> FileRef:
+    """A file as whoever has published it knows it, by its absolute name."""
+    data = path.read_bytes()
+    return FileRef(str(path), len(data), crc32(data))
+
+
 class Conductor:
     """Runs steps as the master and its workers would. Roles are split by data only."""
 
@@ -185,7 +192,7 @@ class Conductor:
         self.ranks.save(folder, self.trained)
         ranks = self.plan.peers(0)
         return {
-            role: SavedRole(tuple(str(folder / f"{role}.r{rank:03d}.safetensors") for rank in ranks), "")
+            role: SavedRole(tuple(ref_of(folder / f"{role}.r{rank:03d}.safetensors") for rank in ranks), "")
             for role in self.trained
         }
 

@@ -13,13 +13,23 @@ from pathlib import Path
 import numpy as np
 
 from hpcrl.data.samples import SequenceSample, sample_seed
-from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_shard, write_manifest, write_shard
+from hpcrl.durable.checkpoints import (
+    DamagedCheckpointError,
+    Manifest,
+    checkpoint_damage,
+    loading,
+    read_shard,
+    write_manifest,
+    write_shard,
+)
 from hpcrl.durable.files import FileRef, no_fault
+from hpcrl.durable.history import checkpoint_lines, read_history
 from hpcrl.durable.journal import (
     Archived,
     Checkpointed,
     Closed,
     Compacted,
+    Damaged,
     Done,
     Numerics,
     Opened,
@@ -75,13 +85,26 @@ class Miniature:
                 raise StoppedError("superseded") from error
             raise
 
+    def _found_damaged(self, what: str) -> None:
+        """As the master: it writes it down, and the next attempt begins."""
+        assert self._plan.checkpoint is not None
+        step = self._plan.checkpoint.step
+        [named] = [line for line in checkpoint_lines(read_history(self._run)) if line.step == step]
+        self._append(Damaged(step, named.manifest, what))
+        self._journal.close()
+        self._metrics.close()
+        self.go()
+
     def _go(self, steps: int) -> None:
         self._plan, self._journal = recover(self._run, self.attempt, TRAINED_BY)
         self._metrics = MetricsLog(self._run, self.attempt)
         self._metrics.append(row.metrics for row in self._plan.metrics)
         self._checkpoints = sorted(self._plan.kept, key=lambda manifest: manifest.step)
         self._recorded = dict(self._plan.recorded)
-        self._load()
+        try:
+            self._load()
+        except DamagedCheckpointError as error:
+            return self._found_damaged(error.damage)
         for lines in self._plan.opened:
             self._step(lines.opened)
         first = 1 if self._plan.last_opened is None else self._plan.last_opened.step + 1
@@ -97,8 +120,11 @@ class Miniature:
         self._weights = {role: np.arange(WIDTH) + 0.5 for role in TRAINED_BY.values()}
         if self._plan.checkpoint is not None:
             for role, shards in self._plan.checkpoint.roles.items():
-                arrays, _ = read_shard(self._run.files.path(shards[0]))
+                with loading():
+                    arrays, _ = read_shard(self._run.files.path(shards[0]))
                 self._weights[role] = arrays["w"]
+                if (digest := _digest(arrays["w"])) != self._plan.checkpoint.digests[role]:
+                    raise DamagedCheckpointError(f"{shards[0].name} has digest {digest}")
 
     def _append(self, *events: object) -> None:
         if self._run.superseded(self.attempt):
@@ -159,12 +185,14 @@ class Miniature:
             remove_parts(self._run, self.attempt, step)
         if opened.checkpoint and all(manifest.step != step for manifest in self._checkpoints):
             self._checkpoint(opened)
-        pruning = prune(self._run, self.attempt, self._checkpoints, self._is_whole, 2)
+        pruning = prune(self._run, self.attempt, self._whole(), 2)
         if pruning is not None:
             self._append(Pruned(pruning.before_step))
 
-    def _is_whole(self, manifest: Manifest) -> bool:
-        return not checkpoint_damage(self._run.files, manifest, TRAINED_BY.values())
+    def _whole(self) -> list[Manifest]:
+        """The checkpoints that are as they were written."""
+        roles = TRAINED_BY.values()
+        return [each for each in self._checkpoints if not checkpoint_damage(self._run.files, each, roles)]
 
     def _checkpoint(self, opened: Opened) -> None:
         folder = self._run.checkpoint(opened.step, self.attempt)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.faults import Strike
+from support.forged import flip
 
 
 @dataclass
@@ -43,6 +44,14 @@ class ToFiles:
         assert found, f"{self.pattern} is none of {sorted(str(path.relative_to(root)) for path in root.rglob('*'))}"
         for path in found:
             self.act(path)
+
+
+class Rot(Strike):
+    """A bit of the newest checkpoint flips: of what the first worker has written."""
+
+    def _strike(self) -> None:
+        newest = max(self.folder.glob("run/checkpoints/*/MANIFEST.json"))
+        flip(newest.parent / "actor.r000.safetensors")
 
 
 @dataclass

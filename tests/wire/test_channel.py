@@ -7,7 +7,8 @@ import pytest
 import zmq
 
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
-from hpcrl.wire.messages import Ack, Beat, Envelope, Syn, encode
+from hpcrl.wire.envelope import Envelope, encode
+from hpcrl.wire.messages import Ack, Beat, Syn
 
 
 @pytest.fixture

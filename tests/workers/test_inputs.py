@@ -9,8 +9,9 @@ from workers.test_sample_store import sample
 
 from hpcrl.data.samples import SequenceSample
 from hpcrl.wire.channel import Incoming
+from hpcrl.wire.envelope import Envelope, encode
 from hpcrl.wire.holders import Holder, InDataset, InMemory, InSpill, RowSource
-from hpcrl.wire.messages import Envelope, Fetch, Request, Rows, encode
+from hpcrl.wire.messages import Fetch, Request, Rows
 from hpcrl.workers.inputs import Inputs, Peripherals, assemble, unpack
 from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from support.chaos import create_run, toy_experiment
+from support.hosts import ref_of
 
 from hpcrl.config.ema import EMAConfig
 from hpcrl.data.samples import SequenceSample
@@ -153,9 +154,9 @@ def test_what_one_layout_has_saved_another_loads(tmp_path: Path) -> None:
         for index, rank in enumerate(ranks.plan.home("actor").ranks):
             shard = ranks.hosts[rank].snapshot("actor")
             ref = write_shard(run.files, run.checkpoint(2, 0), "actor", index, shard.arrays, shard.state)
-            paths.append(run.files.path(ref))
-    assert sum(len(read_shard(path)[0]["w"]) for path in paths) == WIDTH
-    saved = SavedRole(tuple(map(str, paths)), digest["digest"])
+            paths.append(ref_of(run.files.path(ref)))
+    assert sum(len(read_shard(Path(ref.name))[0]["w"]) for ref in paths) == WIDTH
+    saved = SavedRole(tuple(paths), digest["digest"])
     for layout in ("d1", "p3", "d2p2", "t4"):
         places = {ACTOR: (layout, UPPER), ELSEWHERE: ("d1", ALL)}
         with hosts(tmp_path / layout, places, {"actor": saved}) as ranks:
