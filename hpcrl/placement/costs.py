@@ -226,7 +226,7 @@ class CostModel:
         of_parts = self.workload.generated(at.layout.dp, pp, self._generation.slots, tokens)
         for rows, part in zip(parts, of_parts, strict=True):
             visits = part if pp == 1 else part.one_by_one()
-            each = np.stack([costs.visits(visits, stage) for stage in range(pp)]) * visits.times_V
+            each = costs.visits(visits) * visits.times_V
             moved = costs.sent(np.where(visits.tokens_V > 0, visits.tokens_V, visits.rows_V))
             sent = (link.latency_ns + moved / link.bytes_per_s * 1e9) * (visits.rows_V > 0) * (pp > 1)
             once = max(costs.beginning(len(rows), stage) for stage in range(pp)) if rows else 0.0
@@ -239,9 +239,7 @@ class CostModel:
 
     def _played(self, costs: ModelCosts, part: MicroBatches, at: _Arranged, trains: bool) -> Played:
         passes: tuple[Pass, ...] = ("taught", "backward") if trains else ("forward",)
-        forward, *backward = (
-            np.array([costs.passes(of, part, stage) for stage in range(at.layout.pp)]) for of in passes
-        )
+        forward, *backward = (costs.passes(of, part) for of in passes)
         link = self._line(at).send
         sent = link.latency_ns + costs.sent(part.tokens_M) / link.bytes_per_s * 1e9
         return Played(forward, backward[0] if backward else None, sent)

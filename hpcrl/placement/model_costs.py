@@ -1,7 +1,7 @@
 """How long a model's parts take on one worker of a layout: of micro-batches, of visits, of updates.
 
 What was measured of a part counts, as a whole; else its operations, bytes and launches by the device's curves, with
-operations as `flops` counts them. Knows no schedule. Shapes: M micro-batches, or visits of a generation.
+operations as `flops` counts them. Knows no schedule. Shapes: S stages, M micro-batches, V visits of a generation.
 """
 
 from dataclasses import dataclass
@@ -64,16 +64,14 @@ class ModelCosts:
     rates: Rates
     place: Place
 
-    def passes(self, of: Pass, batches: MicroBatches, stage: int) -> np.ndarray:
-        """[M]: a pass of each micro-batch through a stage."""
-        sizes = _sizes(batches)
-        found = self._of_blocks(of, sizes, stage)
-        if stage == 0:
-            found += self._part("entry", of, sizes.tokens_M, np.ones(len(batches)))
-        if stage == self.place.pp - 1:
-            found += self._part("head", of, sizes.labels_M, np.ones(len(batches)))
+    def passes(self, of: Pass, batches: MicroBatches) -> np.ndarray:
+        """[S, M]: a pass of each micro-batch through each stage."""
+        sizes, ones = _sizes(batches), np.ones(len(batches))
+        found = self._of_blocks(of, sizes)
         if of == "backward" and self.place.recompute:
-            found += self._of_blocks("taught", sizes, stage)
+            found += self._of_blocks("taught", sizes)
+        found[0] += self._part("entry", of, sizes.tokens_M, ones)
+        found[-1] += self._part("head", of, sizes.labels_M, ones)
         return found
 
     def beginning(self, rows: int, stage: int) -> float:
@@ -84,19 +82,18 @@ class ModelCosts:
         x, y = np.array([rows]), np.ones(1)
         return float((self._blocks[stage] * blocks.at(x, y) + around.at(x, y))[0])
 
-    def visits(self, of: Visits, stage: int) -> np.ndarray:
-        """[M]: each visit of a generation to a stage."""
+    def visits(self, of: Visits) -> np.ndarray:
+        """[S, V]: each visit of a generation to each stage."""
         begins, continues = of.tokens_V > 0, (of.tokens_V == 0) & (of.rows_V > 0)
-        rows, blocks, ones = of.rows_V, self._blocks[stage], np.ones(len(of.rows_V))
+        rows, ones = of.rows_V, np.ones(len(of.rows_V))
         lengths = np.where(begins, 2 * of.pairs_V / np.maximum(1, of.tokens_V) - 1, 0)
         seen = of.context_V / np.maximum(1, rows)
-        found = blocks * begins * self._part("block", "prefill", of.tokens_V, lengths)
-        found += blocks * continues * self._part("block", "decode", rows, seen)
-        if stage == 0:
-            found += begins * self._part("entry", "prefill", of.tokens_V, ones)
-            found += continues * self._part("entry", "decode", rows, ones)
-        if stage == self.place.pp - 1:
-            found += (begins | continues) * self._part("head", "decode", rows, ones)
+        prefill = begins * self._part("block", "prefill", of.tokens_V, lengths)
+        decode = continues * self._part("block", "decode", rows, seen)
+        found = np.stack([blocks * prefill + blocks * decode for blocks in self._blocks])
+        found[0] += begins * self._part("entry", "prefill", of.tokens_V, ones)
+        found[0] += continues * self._part("entry", "decode", rows, ones)
+        found[-1] += (begins | continues) * self._part("head", "decode", rows, ones)
         return found
 
     def sent(self, tokens: np.ndarray) -> np.ndarray:
@@ -110,14 +107,12 @@ class ModelCosts:
             return float(measured.at(np.array([elements]), np.ones(1))[0])
         return elements * STATE * state_size(self.dtype) / self.rates.bytes_per_s * SECOND
 
-    def _of_blocks(self, of: Pass, sizes: Sizes, stage: int) -> np.ndarray:
-        """Of a stage's; of the last block, rows that predict nothing end after its attention."""
-        blocks = np.full(len(sizes.tokens_M), float(self._blocks[stage]))
-        if stage == self.place.pp - 1:
-            left = 1 - np.minimum(1, sizes.labels_M / np.maximum(1, sizes.tokens_M))
-            alone = self._part("block", of, sizes.tokens_M, np.ones(len(blocks)))
-            return blocks * self._part("block", of, sizes.tokens_M, sizes.lengths_M) - self._ends * left * alone
-        return blocks * self._part("block", of, sizes.tokens_M, sizes.lengths_M)
+    def _of_blocks(self, of: Pass, sizes: Sizes) -> np.ndarray:
+        """[S, M]; of the last block, rows that predict nothing end after its attention."""
+        found = np.multiply.outer(self._blocks, self._part("block", of, sizes.tokens_M, sizes.lengths_M))
+        left = 1 - np.minimum(1, sizes.labels_M / np.maximum(1, sizes.tokens_M))
+        found[-1] -= self._ends * left * self._part("block", of, sizes.tokens_M, np.ones(len(left)))
+        return found
 
     def _part(self, part: Part, of: Pass, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Measured, with what its exchanges take longer where workers are on several nodes; or else reckoned."""

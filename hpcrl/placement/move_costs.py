@@ -50,6 +50,8 @@ class MoveCosts:
     _made: dict[Any, Any] = field(default_factory=dict)
     _kinds: dict[Any, int] = field(default_factory=dict)
     """What the workers of a node may have, each with a number."""
+    _cells: dict[tuple[int, int, int, int], "_Cells"] = field(default_factory=dict)
+    """By the sizes of tp and pp of a home and of a place."""
 
     def nanoseconds(self, home: Placed, place: Placed) -> int:
         """By the planner's transfers."""
@@ -76,40 +78,45 @@ class MoveCosts:
     def matrix(self, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
         """int64 [homes, places]. Pairs that only nodes' order distinguishes are reckoned once."""
         nodes = 1 + max(max(place.ranks) for place in (*homes, *places)) // self.slots
-        of_homes, of_places = (np.array([self._by_node(it, nodes) for it in of]) for of in (homes, places))
+        of_homes, of_places = ([self._side(it, nodes) for it in of] for of in (homes, places))
+        own_PN = np.array([side.kind_N for side in of_places])
         found = np.zeros((len(homes), len(places)), np.int64)
-        for row, (home, own_N) in enumerate(zip(homes, of_homes, strict=True)):
-            pairs = np.sort(own_N * KINDS + of_places, axis=1)
-            _, firsts, of_pair = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
-            reckoned = [self._once(pairs[first].tobytes(), home, places[first]) for first in firsts.tolist()]
+        for row, home in enumerate(of_homes):
+            pair_PN = home.kind_N * KINDS + own_PN
+            sorted_PN = np.sort(pair_PN, axis=1)
+            _, firsts, of_pair = np.unique(sorted_PN, axis=0, return_index=True, return_inverse=True)
+            reckoned = [self._once(sorted_PN[i].tobytes(), home, of_places[i], pair_PN[i]) for i in firsts.tolist()]
             found[row] = np.array(reckoned)[of_pair.reshape(-1)]
         return found
 
-    def _once(self, pairs: bytes, home: Placed, place: Placed) -> int:
+    def _once(self, pairs: bytes, home: "_Side", place: "_Side", pair_N: np.ndarray) -> int:
         if pairs not in self._made:
-            self._made[pairs] = self._nearly(home, place)
+            self._made[pairs] = 0 if home.is_as(place) else self._nearly(home, place, pair_N)
         found: int = self._made[pairs]
         return found
 
-    def _by_node(self, place: Placed, nodes: int) -> list[int]:
-        """Of each node, the number of what its workers have there, by slot."""
-        has: list[list[int]] = [[-1] * self.slots for _ in range(nodes)]
-        stages, cuts = _shares(place)
-        for index, rank in enumerate(_holders(place)):
-            has[rank // self.slots][rank % self.slots] = int(stages[index] * place.layout.size + cuts[index])
+    def _side(self, place: Placed, nodes: int) -> "_Side":
+        """Of a node, what its workers have there gets a number, the same wherever they have the same."""
+        layout, index = _layout(place), np.arange(len(_holders(place)))
+        holders = list(_holders(place))
+        stage_W, cut_W = (np.full(nodes * self.slots, -1) for _ in range(2))
+        stage_W[holders], cut_W[holders] = index // (layout.tp * layout.dp), index % layout.tp
+        has_NS = np.stack([stage_W, cut_W]).reshape(2, nodes, self.slots).transpose(1, 2, 0)
         kinds = self._kinds
-        return [kinds.setdefault((place.layout, place.backend, *slots), len(kinds)) for slots in has]
+        of_nodes = [kinds.setdefault((place.layout, place.backend, it.tobytes()), len(kinds)) for it in has_NS]
+        return _Side(layout, stage_W, cut_W, np.array(of_nodes))
 
-    def _nearly(self, home: Placed, place: Placed) -> int:
-        if (home.layout, home.ranks, home.backend) == (place.layout, place.ranks, place.backend):
-            return 0
-        ranks = sorted({*home.ranks, *place.ranks})
-        nodes = np.array([rank // self.slots for rank in ranks])
-        key = ("groups", _layout(home).pp, _layout(place).pp)
-        if key not in self._made:
-            self._made[key] = _groups(self.config, *key[1:])
-        cells = _Cells.of(self._made[key], home, place, ranks)
-        rounds, copied = _shared_out(cells, np.unique(nodes, return_inverse=True)[1])
+    def _nearly(self, home: "_Side", place: "_Side", pair_N: np.ndarray) -> int:
+        """Of nodes that have the same, one is reckoned with, as many times as there are."""
+        _, node_N, times_N = np.unique(pair_N, return_index=True, return_counts=True)
+        shape = home.layout.tp, home.layout.pp, place.layout.tp, place.layout.pp
+        if shape not in self._cells:
+            groups = _groups(self.config, home.layout.pp, place.layout.pp)
+            self._cells[shape] = _Cells.of(groups, home.layout, place.layout)
+        cells = self._cells[shape]
+        workers = (node_N[:, None] * self.slots + np.arange(self.slots)).reshape(-1)
+        source, target = (cells.held(number, side, workers) for number, side in enumerate((home, place)))
+        rounds, copied = _shared_out(cells.numel_C, source, target, times_N)
         scaled = [_Traffic(*(each * self.size for each in traffic)) for traffic in rounds]
         return round(self._lasting(scaled, copied * self.size))
 
@@ -151,33 +158,50 @@ def _over(link: Link, sizes: np.ndarray) -> np.ndarray:
     return link.latency_ns * messages + sizes / link.bytes_per_s * SECOND
 
 
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """A place, by W workers of whole nodes: which stage and which cut of its matrices each has, -1 for none."""
+
+    layout: Layout
+    """By which matrices are cut there."""
+    stage_W: np.ndarray
+    cut_W: np.ndarray
+    kind_N: np.ndarray
+    """The number of what each node has."""
+
+    def is_as(self, other: "_Side") -> bool:
+        return bool((self.kind_N == other.kind_N).all())
+
+
 class _Cells(NamedTuple):
     """Runs of a model's numbers, each wholly with a worker or not at all."""
 
     numel_C: np.ndarray
-    source_CR: np.ndarray
-    target_CR: np.ndarray
+    member_CP: tuple[np.ndarray, np.ndarray]
+    """Of both sides, whether a stage has it; of no stage, last, nothing."""
+    cut_C: tuple[np.ndarray, np.ndarray]
+    """Of both sides, whose tensor rank it is."""
+    is_whole_C: np.ndarray
 
     @staticmethod
-    def of(groups: "Counter[tuple[_Stages, bool]]", home: Placed, place: Placed, ranks: Sequence[int]) -> "_Cells":
-        sides = (home, place)
-        runs = lcm(*(_layout(side).tp for side in sides))
+    def of(groups: "Counter[tuple[_Stages, bool]]", home: Layout, place: Layout) -> "_Cells":
+        runs = lcm(home.tp, place.tp)
         counts = np.array([runs if is_cut else 1 for _, is_cut in groups])
         group_C = np.repeat(np.arange(len(groups)), counts)
         run_C = np.arange(len(group_C)) - np.repeat(np.cumsum(counts) - counts, counts)
+        members, cuts = [], []
+        for side, layout in enumerate((home, place)):
+            member = np.array([[stage in stages[side] for stage in range(layout.pp)] + [False] for stages, _ in groups])
+            members.append(member[group_C])
+            cuts.append(run_C // (runs // layout.tp))
         numel_C = (np.array(list(groups.values())) / counts)[group_C]
-        column = {rank: number for number, rank in enumerate(ranks)}
-        tables = []
-        for side, placed in enumerate(sides):
-            layout = _layout(placed)
-            member = np.array([[stage in stages[side] for stage in range(layout.pp)] for stages, _ in groups])
-            stage_R, cut_R = _shares(placed)
-            table = np.zeros((len(group_C), len(ranks)), bool)
-            is_own = (run_C // (runs // layout.tp))[:, None] == cut_R
-            mine = member[group_C][:, stage_R] & (is_own | (counts[group_C] == 1)[:, None])
-            table[:, [column[rank] for rank in _holders(placed)]] = mine
-            tables.append(table)
-        return _Cells(numel_C, tables[0], tables[1])
+        return _Cells(numel_C, (members[0], members[1]), (cuts[0], cuts[1]), counts[group_C] == 1)
+
+    def held(self, number: int, side: _Side, workers: np.ndarray) -> np.ndarray:
+        """bool [C, R]: what each of these workers has, of the home (0) or of the place (1)."""
+        is_own = (self.cut_C[number][:, None] == side.cut_W[workers]) | self.is_whole_C[:, None]
+        held: np.ndarray = self.member_CP[number][:, side.stage_W[workers]] & is_own
+        return held
 
 
 def _layout(place: Placed) -> Layout:
@@ -193,12 +217,6 @@ def _layout(place: Placed) -> Layout:
 def _holders(place: Placed) -> Sequence[int]:
     served = place.backend and server_of(place.backend) is not None
     return place.ranks[:: place.layout.tp] if served else place.ranks
-
-
-def _shares(place: Placed) -> tuple[np.ndarray, np.ndarray]:
-    """Of each that holds something, its stage and its tensor rank."""
-    layout, index = _layout(place), np.arange(len(_holders(place)))
-    return index // (layout.tp * layout.dp), index % layout.tp
 
 
 _Stages = tuple[frozenset[int], frozenset[int]]
@@ -220,19 +238,25 @@ def _groups(config: DecoderConfig, home: int, place: int) -> Counter[tuple[_Stag
     return sums
 
 
-def _shared_out(cells: _Cells, node_R: np.ndarray) -> tuple[list[_Traffic], float]:
-    """Both rounds, and what a worker copies at most: who has something, or wants it, has an even share of the work."""
-    numel_C, source, target = cells.numel_C, cells.source_CR, cells.target_CR
-    on_RN = node_R[:, None] == np.arange(node_R.max() + 1)
+def _shared_out(
+    numel_C: np.ndarray, source: np.ndarray, target: np.ndarray, times_N: np.ndarray
+) -> tuple[list[_Traffic], float]:
+    """Both rounds, and what a worker copies at most: who has something, or wants it, has an even share of the work.
+
+    bool [C, R]: who has something, and who wants it, of N nodes with as many workers each, each there so many times.
+    """
     lack = target & ~source
-    had_CN, lack_CN = source.astype(np.float64) @ on_RN, lack.astype(np.float64) @ on_RN
+    had_CN, lack_CN = (
+        it.reshape(len(numel_C), len(times_N), -1).sum(axis=2, dtype=np.float64) for it in (source, lack)
+    )
     crosses_CN = (had_CN == 0) & (lack_CN > 0)
     near_CN = np.where(had_CN > 0, lack_CN, 0.0)
     first_CN, second_CN = crosses_CN / np.maximum(1, lack_CN), crosses_CN * (1 - 1 / np.maximum(1, lack_CN))
+    node_R = np.repeat(np.arange(len(times_N)), source.shape[1] // len(times_N))
     received = numel_C @ (lack * (had_CN > 0)[:, node_R])
     sent = numel_C @ (source * (near_CN / np.maximum(1, had_CN))[:, node_R])
     far_received = numel_C @ (lack * first_CN[:, node_R])
-    far_sent = numel_C @ (source * (crosses_CN.sum(axis=1) / np.maximum(1, source.sum(axis=1)))[:, None])
+    far_sent = numel_C @ (source * ((crosses_CN @ times_N) / np.maximum(1, had_CN @ times_N))[:, None])
     spread = numel_C @ (lack * second_CN[:, node_R])
     none = np.zeros(len(node_R))
     copied = float((numel_C @ (source & target)).max(initial=0.0))
