@@ -22,7 +22,7 @@ LAYERS = (
     ("recipes", "durable"),
     ("placement", "wire", "inspect"),
     ("master", "workers"),
-    ("agent",),
+    ("agent", "simulation"),
     ("launch",),
     ("doctor",),
     ("cli",),
@@ -43,6 +43,8 @@ FORBIDDEN = (
     ("durable", "recipes"),
     ("master", "workers"),
     ("workers", "master"),
+    ("agent", "simulation"),
+    ("simulation", "agent"),
 )
 """Pairs of one line that must not meet: the first does not import the second."""
 

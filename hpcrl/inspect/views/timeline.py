@@ -6,17 +6,19 @@ the part waited for rows, or for its workers. Times are the master's.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from hpcrl.costs import Made, StepCost
 from hpcrl.errors import ConfigurationError
+from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.clocks import read_clocks
 from hpcrl.inspect.held import BytesHeld, Window, read_held
 from hpcrl.inspect.looks import Used, read_used
+from hpcrl.inspect.planned import Planned
 from hpcrl.inspect.reader import AttemptReader, RunReader
 from hpcrl.inspect.steps_asked import among
 
@@ -139,17 +141,68 @@ def timeline(reader: RunReader, asked: str | None = None) -> Timeline:
     if not closed:
         raise ConfigurationError(["no step has closed yet."], "Wait for the first; hpcrl status says how far it is.")
     wanted = closed[-LAST_STEPS:] if asked is None else among(closed, asked, "--steps", "is none that has closed")
-    chosen, found = set(wanted), dict[int, tuple[int, StepCost]]()
-    for number, attempt in sorted(reader.attempts.items()):
+    found = timeline_of(
+        str(reader.run.root), reader.attempts, wanted, lambda number, window: _told(reader.attempts[number], window)
+    )
+    unplaced = [it.attempt for it in found.attempts if not reader.attempts[it.attempt].says_who]
+    return msgspec.structs.replace(found, unplaced=unplaced)
+
+
+class Executed(Protocol):
+    """What an attempt has executed, on whom: as its directory tells it, or a simulation."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def plan(self) -> Planned: ...
+
+    @property
+    def activity(self) -> Activity: ...
+
+    def costs(self) -> Sequence[StepCost]:
+        """All of its rows."""
+        ...
+
+    def made(self) -> Iterator[Made]:
+        """All parts of calls, and moves, that it has executed."""
+        ...
+
+    def host_of(self, rank: int) -> str: ...
+
+
+class Memory(NamedTuple):
+    """What was told of workers' memory, by worker."""
+
+    held: Mapping[int, list[BytesHeld]]
+    used: Mapping[int, Used]
+
+
+NOTHING_TOLD = Memory({}, {})
+
+
+def timeline_of(
+    root: str,
+    attempts: Mapping[int, Executed],
+    steps: Iterable[int],
+    memory: Callable[[int, Window], Memory] = lambda _number, _window: NOTHING_TOLD,
+) -> Timeline:
+    """Of these steps, each as the newest attempt had it that closed it. `memory` is that of an attempt in a window."""
+    chosen, found = set(steps), dict[int, tuple[int, StepCost]]()
+    for number, attempt in sorted(attempts.items()):
         found |= {row.step: (number, row) for row in attempt.costs() if row.step in chosen}
     by_attempt = groupby(sorted(found.values(), key=lambda it: (it[0], it[1].step)), key=lambda it: it[0])
-    attempts = [_attempt(reader.attempts[number], [row for _, row in rows]) for number, rows in by_attempt]
-    unplaced = [it.attempt for it in attempts if not reader.attempts[it.attempt].says_who]
-    calls = [*reader.attempts[attempts[-1].attempt].plan.call_named] if attempts else []
-    return Timeline(str(reader.run.root), attempts, sorted(chosen - found.keys()), unplaced, calls)
+    times = [_attempt(attempts[number], [row for _, row in rows], memory) for number, rows in by_attempt]
+    calls = [*attempts[times[-1].attempt].plan.call_named] if times else []
+    return Timeline(root, times, sorted(chosen - found.keys()), [], calls)
 
 
-def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
+def _told(attempt: AttemptReader, window: Window) -> Memory:
+    clocks = read_clocks(attempt.run, attempt.number)
+    return Memory(read_held(attempt, clocks, window), read_used(attempt.run, attempt.number, clocks.ahead, window))
+
+
+def _attempt(attempt: Executed, rows: Sequence[StepCost], memory: Callable[[int, Window], Memory]) -> AttemptTime:
     """Of other steps something may have been executed in the same time."""
     begin_s = min(row.at_s - row.seconds for row in rows)
     end_s = max(row.at_s for row in rows)
@@ -159,7 +212,8 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
     segments = ((it.ranks or (None,), _segment(attempt, it)) for it in attempt.made() if it.span.ended_s > begin_s)
     placed = [it for it in segments if it[1].begin_s < end_s]
     began = round(rows[-1].time - rows[-1].at_s, 3)
-    lanes = _lanes(attempt, placed, unfinished, (began, begin_s, end_s))
+    window = (began, begin_s, end_s)
+    lanes = _lanes(attempt, placed, unfinished, window, memory(attempt.number, window))
     ended = Ordered([it for _, it in placed])
     covered = {lane.worker: Covered(lane.segments) for lane in lanes if lane.worker is not None}
     return AttemptTime(
@@ -174,22 +228,20 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
 
 
 def _lanes(
-    attempt: AttemptReader, placed: Iterable[Placed], unfinished: Iterable[Placed], window: Window
+    attempt: Executed, placed: Iterable[Placed], unfinished: Iterable[Placed], window: Window, memory: Memory
 ) -> list[Lane]:
     """Of all workers, and of nobody where it is not known whose something was."""
     _, begin_s, end_s = window
     own, left, known = _by_worker(placed), _by_worker(unfinished), range(len(attempt.plan.workers))
-    clocks = read_clocks(attempt.run, attempt.number)
-    beside, held = _beside(attempt, begin_s, end_s), read_held(attempt, clocks, window)
-    used = read_used(attempt.run, attempt.number, clocks.ahead, window)
+    beside = _beside(attempt, begin_s, end_s)
     lanes = []
     for rank in sorted({*known, *own, *left}, key=lambda rank: (rank is None, rank)):
         number = -1 if rank is None else rank
         segments = sorted(own.get(rank, []), key=lambda it: (it.begin_s, it.end_s))
         worked = sorted([*segments, *left.get(rank, [])], key=lambda it: it.begin_s)
         idle, host = Covered(worked).idle(begin_s, end_s), "" if rank is None else attempt.host_of(rank)
-        at = used.get(number, Used())
-        told = (beside.get(number, []), held.get(number, []), at.resident, at.gpu, left.get(rank, []))
+        at = memory.used.get(number, Used())
+        told = (beside.get(number, []), memory.held.get(number, []), at.resident, at.gpu, left.get(rank, []))
         lanes.append(Lane(rank, host, idle, segments, *told))
     return lanes
 
@@ -202,7 +254,7 @@ def _by_worker(placed: Iterable[Placed]) -> dict[int | None, list[Segment]]:
     return found
 
 
-def _unfinished(attempt: AttemptReader, row: StepCost) -> list[Placed]:
+def _unfinished(attempt: Executed, row: StepCost) -> list[Placed]:
     """What an attempt that has ended had under way then, where this is the row of the step that it closed last."""
     activity = attempt.activity
     began, ended, closed = activity.began, activity.last, activity.closed
@@ -224,14 +276,14 @@ def _unfinished(attempt: AttemptReader, row: StepCost) -> list[Placed]:
     return found
 
 
-def _segment(attempt: AttemptReader, made: Made) -> Segment:
+def _segment(attempt: Executed, made: Made) -> Segment:
     span = made.span
     begin_s = round(max(span.sent_s, span.ended_s - span.seconds), 4)
     kind = attempt.plan.kind(made.call)
     return Segment(made.step, made.call, kind, span.part, span.sent_s, begin_s, span.ended_s, span.replay)
 
 
-def _beside(attempt: AttemptReader, begin_s: float, end_s: float) -> dict[int, list[Beside]]:
+def _beside(attempt: Executed, begin_s: float, end_s: float) -> dict[int, list[Beside]]:
     """By worker."""
     found: dict[int, list[Beside]] = {}
     for it in (it for row in attempt.costs() for it in row.beside if it.end_s > begin_s and it.begin_s < end_s):

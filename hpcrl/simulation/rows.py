@@ -1,0 +1,93 @@
+"""The samples of a simulated run: how long they are, what steps choose by, and where the rows of them were written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpcrl.data.batch import Batch
+from hpcrl.data.datasets import open_order
+from hpcrl.data.order import row_of
+from hpcrl.data.samples import SampleMeta, SequenceSample, sample_seed
+from hpcrl.master.stepping import RunData
+from hpcrl.placement.lengths import Lengths
+from hpcrl.recipes.algorithm import algorithm_of
+
+
+@dataclass
+class Rows:
+    """Of a run. `made` are the tokens of what calls make of a sample, `tokens` those that travel with it."""
+
+    data: RunData
+    made: Callable[[str], int]
+    chooses_by: str = ""
+    """The key by which steps choose; empty where they don't."""
+    seed: int = 0
+    _spills: dict[str, SampleMeta] = field(default_factory=dict)
+
+    def tokens(self, sample: str) -> int:
+        return self.made(sample)
+
+    def score(self, sample: str) -> float:
+        """0 or 1, by chance."""
+        return float(sample_seed(self.seed, 0, "score", sample) & 1)
+
+    def spilled(self, name: str, meta: SampleMeta) -> None:
+        self._spills[name] = meta
+
+    def meta(self, name: str) -> SampleMeta:
+        """What a file has."""
+        return self._spills[name]
+
+    def forget(self, kept: Callable[[str], bool]) -> None:
+        """Files that are removed."""
+        self._spills = {name: meta for name, meta in self._spills.items() if kept(name)}
+
+
+class DrawnRows:
+    """A made-up data set: prompts, each with responses, as long as lengths that are given. Fulfils `Dataset`."""
+
+    left_out: tuple[str, ...] = ()
+    notice = ""
+
+    def __init__(self, rows: int, per_row: int, lengths: Lengths, seed: int) -> None:
+        self._per_row = per_row
+        self._prompts, self._responses = lengths.drawn(rows, per_row, seed)
+        self.ids = tuple(str(row) for row in range(rows))
+
+    def look(self) -> tuple[str, ...]:
+        return self.ids
+
+    def lengths(self, samples: Sequence[str]) -> list[int]:
+        """Of their prompts."""
+        return [int(self._prompts[self._at(sample)]) for sample in samples]
+
+    def row_lengths(self) -> np.ndarray:
+        return self._prompts[:: self._per_row].astype(np.int64)
+
+    def whole(self, sample: str) -> int:
+        """Tokens of a prompt and its response."""
+        at = self._at(sample)
+        return int(self._prompts[at] + self._responses[at])
+
+    def rows(self, samples: Sequence[str]) -> SequenceSample:
+        raise NotImplementedError("nobody reads rows in a simulation")
+
+    def text(self, sample: str) -> Mapping[str, Any]:
+        raise NotImplementedError("nobody reads texts in a simulation")
+
+    def _at(self, sample: str) -> int:
+        number = int(sample.rpartition("#")[2]) if "#" in sample else 0
+        return int(row_of(sample)) * self._per_row + number
+
+
+def drawn_rows(experiment: Any, lengths: Lengths, steps: int, seed: int) -> Rows:
+    """Rows for so many steps of an experiment, with texts of such lengths."""
+    algorithm = algorithm_of(experiment)
+    batch: Batch = algorithm.batch(experiment)
+    choice = algorithm.choice(experiment)
+    dataset = DrawnRows(max(1, steps) * batch.rows, batch.per_row, lengths, seed)
+    order = open_order(experiment, algorithm.rows, batch, dataset)
+    data = RunData({"train": dataset}, order, (), batch, choice, [])
+    return Rows(data, dataset.whole, "" if choice is None else choice.key, seed)

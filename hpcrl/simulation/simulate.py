@@ -1,0 +1,252 @@
+"""A run on a virtual clock: the master's own code, with workers that take the time that a table says.
+
+`simulate` has one attempt after another until the run has ended. What is real: plan, order of calls, journal lines,
+recovery, the judge, the waiting for nodes. What is not: arithmetic, rows, files, beats of those who live.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hpcrl.config.changes import RunSettings
+from hpcrl.dataflow.graph import changes
+from hpcrl.durable.journal import Broken, Closed, Event, Stopped, Trained
+from hpcrl.errors import ExitCode
+from hpcrl.events import AttemptEnded
+from hpcrl.master.allocation import EVERYTHING, Absence, AllocationWatch
+from hpcrl.master.attempt import Attempt
+from hpcrl.master.ending import Ending
+from hpcrl.master.master import FRUITLESS_ATTEMPTS
+from hpcrl.master.members import Members
+from hpcrl.master.node_wait import NodeWait
+from hpcrl.master.reactor import Reactor
+from hpcrl.master.schedule import RunSchedule
+from hpcrl.placement.plan import Plan, plan_for
+from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.simulation.clock import SECOND_NS, VirtualClock
+from hpcrl.simulation.cluster import Cluster
+from hpcrl.simulation.disturbances import Disturbances
+from hpcrl.simulation.durations import Durations
+from hpcrl.simulation.records import EPOCH, Kept, SimulatedMeetingPoint, SimulatedRecords
+from hpcrl.simulation.rows import Rows
+from hpcrl.simulation.worker import World
+from hpcrl.wire.messages import StartWorkers
+
+NEVER_S = 1e9
+"""Nobody beats: whoever lives counts as heard."""
+UNDISTURBED = Disturbances()
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What became of a run. Times are seconds since it was submitted."""
+
+    attempts: tuple[SimulatedRecords, ...]
+    endings: tuple[Ending, ...]
+    ended_s: tuple[float, ...]
+    orders: tuple[Mapping[int, list[tuple[int, str, int]]], ...]
+    """Attempt → worker → step, call and part of what it executed, in that order."""
+    events: tuple[Event, ...]
+    """The journal; of steps before the oldest checkpoint, closing lines alone."""
+
+    @property
+    def ending(self) -> Ending:
+        return self.endings[-1]
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s[-1]
+
+
+def simulate(
+    experiment: Any,
+    durations: Callable[[Plan], Durations],
+    rows: Rows,
+    disturbances: Disturbances = UNDISTURBED,
+    *,
+    replaces_nodes: bool = True,
+    seed: int = 0,
+) -> Simulated:
+    """A run of an experiment to its end. `durations` are those under a plan; each attempt makes its own.
+
+    `replaces_nodes`: whether others come in the place of nodes while the rest stays. The answer follows from what is
+    given alone. Raises ConfigurationError where a disturbance is of no node, worker or step of the run, and what the
+    master's code raises.
+    """
+    cluster, plan = experiment.cluster, plan_for(experiment)
+    disturbances.refuse_unknown(cluster.nodes, len(plan.workers), experiment.control.steps)
+    return _Run(experiment, durations, rows, disturbances, replaces_nodes).to_the_end(seed)
+
+
+class Inline(Executor):
+    """Does at once what is asked for, in no time."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class Unasked:
+    """No signal comes, and no user. Fulfils `Caught` and `Commands` of `hpcrl.master.reactor`."""
+
+    caught = ""
+    paused = False
+    stop: Literal[""] = ""
+
+    def quiet(self) -> None:
+        """There is none."""
+
+    def poll(self, attempt: int | None, note: Callable[[Any], None]) -> None:
+        """There are none."""
+
+
+@dataclass
+class SimulatedMembers(Members):
+    """Beats are not sent: whoever is not among the `silent` was heard just now."""
+
+    silent: set[bytes] | None = None
+
+    def find_silent(self) -> None:
+        if self.silent:
+            now = self.clock()
+            for member in self.everybody:
+                if member.identity not in self.silent:
+                    member.heard = now
+            super().find_silent()
+
+    def forgive(self, slept_s: float) -> None:
+        """A simulated master does not sleep."""
+
+
+@dataclass(frozen=True)
+class SimulatedAllocation:
+    """Of jobs that run for so long, and are queued by themselves. Fulfils `hpcrl.master.allocation.Allocation`."""
+
+    end_s: float
+
+    def ends(self) -> Mapping[int, float]:
+        return {EVERYTHING: EPOCH + self.end_s}
+
+    def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+        return {node: Absence("queued", "waits for its turn") for node in missing}
+
+
+class _Run:
+    """Until it has ended."""
+
+    def __init__(
+        self,
+        experiment: Any,
+        durations: Callable[[Plan], Durations],
+        rows: Rows,
+        disturbances: Disturbances,
+        replaces_nodes: bool,
+    ) -> None:
+        self._experiment = experiment
+        self._durations = durations
+        self._rows = rows
+        self._disturbances = disturbances
+        self._replaces_nodes = replaces_nodes
+        self._clock = VirtualClock()
+        self._kept = Kept(experiment.control.keep_checkpoints, rows)
+        self._cluster = Cluster(
+            self._clock, experiment.cluster.nodes, experiment.cluster.workers_per_node, disturbances
+        )
+        self._changed_by = changes(algorithm_of(experiment).calls(experiment))
+        self._attempts: list[SimulatedRecords] = []
+
+    def to_the_end(self, seed: int) -> Simulated:
+        endings: list[Ending] = []
+        ended: list[float] = []
+        schedule = RunSchedule(self._experiment.control, False, self._clock.seconds)
+        self._cluster.begin(seed)
+        self._clock.go_to(round(self._disturbances.queue_s * SECOND_NS))
+        while not endings or (endings[-1].exit_code == ExitCode.REQUEUE):
+            for ending in self._submission(schedule):
+                endings.append(ending)
+                ended.append(self._clock.seconds())
+            if endings[-1].exit_code == ExitCode.REQUEUE:
+                self._cluster.requeue()
+                self._clock.go_to(self._clock.now_ns + round(self._disturbances.queue_s * SECOND_NS))
+        events = tuple(self._kept.events)
+        return Simulated(tuple(self._attempts), tuple(endings), tuple(ended), tuple(self._cluster.orders), events)
+
+    def _submission(self, schedule: RunSchedule) -> list[Ending]:
+        """The endings of one master's attempts."""
+        clock, cluster = self._clock.seconds, self._experiment.cluster
+        members = SimulatedMembers(cluster.nodes, cluster.lost_after_s, clock, lambda: EPOCH + clock())
+        members.silent = self._cluster.silent
+        unasked = Unasked()
+        beatless = replace(cluster, heartbeat_s=NEVER_S)
+        reactor = Reactor(self._cluster, members, unasked, unasked, beatless, clock, Inline())
+        watch = AllocationWatch(self._allocation(), reactor.note, clock, lambda: EPOCH + clock(), Inline().submit)
+        point = SimulatedMeetingPoint(self._kept)
+        nodes = NodeWait(point, cluster, self._replaces_nodes, members, watch, clock)
+        endings: list[Ending] = []
+        while not endings or endings[-1].state == "lost":
+            endings.append(self._attempt(reactor, watch, nodes, schedule))
+        return endings
+
+    def _allocation(self) -> SimulatedAllocation | None:
+        wall_s = self._disturbances.wall_time_s
+        return None if wall_s is None else SimulatedAllocation(self._clock.seconds() + wall_s)
+
+    def _attempt(self, reactor: Reactor, watch: AllocationWatch, nodes: NodeWait, schedule: RunSchedule) -> Ending:
+        kept, members = self._kept, reactor.members
+        if kept.fruitless >= FRUITLESS_ATTEMPTS:
+            reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call"
+            return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
+        members.new_attempt()
+        records = SimulatedRecords(
+            len(self._attempts), kept, self._changed_by, self._clock, self._planned, self._cluster.opened
+        )
+        self._attempts.append(records)
+        data: Future[Any] = Future()
+        data.set_result(self._rows.data)
+        settings, clock = RunSettings(self._experiment), self._clock.seconds
+        broken = _broken_in(kept.events)
+        attempt = Attempt(records, settings, data, schedule, reactor, watch, nodes, clock, broken)
+        before, kept.fruitless = len(kept.events), kept.fruitless + 1
+        self._cluster.restless = lambda: _restless(members, self._cluster)
+        reactor.listener = attempt
+        ending = attempt.run()
+        reactor.listener = None
+        attempt.note(AttemptEnded(ending.state, ending.reason, int(ending.exit_code), ending.who, ending.asked))
+        records.ended()
+        self._count(ending, kept.events[before:])
+        for node in members.agents:
+            reactor.send_to_node(node, StartWorkers(records.number, (), over=True))
+        return ending
+
+    def _count(self, ending: Ending, events: list[Event]) -> None:
+        """An attempt that ended in good order is not counted among those that finished nothing."""
+        self._kept.fruitless -= bool(self._kept.fruitless) and any(isinstance(it, Stopped) for it in events)
+        self._kept.failed_rendezvous += ending.state == "incomplete"
+
+    def _planned(self, attempt: int, plan: Plan) -> int:
+        durations = self._durations(plan)
+        world = World(attempt, plan, durations, self._rows, self._clock, self._cluster.say)
+        self._cluster.start_attempt(world)
+        return durations.append_ns
+
+
+def _restless(members: Members, cluster: Cluster) -> bool:
+    """Whether the master waits for what no message tells."""
+    known = members.losses or members.failures or members.draining or members.missing
+    return bool(known) or bool(cluster.silent & {member.identity for member in members.everybody})
+
+
+def _broken_in(events: list[Event]) -> frozenset[Broken]:
+    """What broke while everybody was alive, since anything was trained."""
+    found: set[Broken] = set()
+    for event in reversed(events):
+        if isinstance(event, Trained | Closed):
+            break
+        if isinstance(event, Broken):
+            found.add(event)
+    return frozenset(found)

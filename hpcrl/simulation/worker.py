@@ -1,0 +1,304 @@
+"""A simulated worker: gathers rows, executes one job at a time in the order of the acks, and writes behind its work, as
+`hpcrl.workers` does. It holds neither rows nor models: what it reports follows from who it is and what it is asked."""
+
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcrl.data.samples import KeyMeta, SampleMeta
+from hpcrl.dataflow.graph import MFC
+from hpcrl.durable.files import FileRef
+from hpcrl.figures import Figures, Seconds
+from hpcrl.placement.plan import ModelName, Plan
+from hpcrl.simulation.clock import SECOND_NS, Lane, VirtualClock
+from hpcrl.simulation.durations import Durations
+from hpcrl.simulation.rows import Rows
+from hpcrl.wire.holders import InMemory, InSpill, RowSource
+from hpcrl.wire.messages import (
+    Ack,
+    AreYouThere,
+    Assemble,
+    Begin,
+    ExportWritten,
+    Here,
+    LetGo,
+    Message,
+    Move,
+    Moved,
+    Reply,
+    Request,
+    Save,
+    ShardWritten,
+    Spilled,
+    Syn,
+    WorkerReady,
+)
+
+Job = Begin | Request | Move | Save | Assemble | LetGo
+READERS = 2
+
+
+@dataclass
+class Together:
+    """A request, or a move, that several workers execute together: it ends for all when the last of them has done its
+    share."""
+
+    workers: int
+    ends_ns: dict[int, int] = field(default_factory=dict)
+    """By worker, when it would end if it were alone."""
+    then: list[Callable[[], None]] = field(default_factory=list)
+
+    def join(self, clock: VirtualClock, rank: int, duration_ns: int, then: Callable[[], None]) -> None:
+        self.ends_ns[rank] = clock.now_ns + duration_ns
+        self.then.append(then)
+        if len(self.then) == self.workers:
+            clock.at(max(self.ends_ns.values()), self._end)
+
+    def _end(self) -> None:
+        for action in self.then:
+            action()
+
+
+@dataclass
+class Speed:
+    """How many times as long as usual a worker's calls last, and what it writes."""
+
+    calls: float = 1.0
+    disk: float = 1.0
+
+
+@dataclass(frozen=True)
+class World:
+    """What the workers of an attempt share."""
+
+    attempt: int
+    plan: Plan
+    durations: Durations
+    rows: Rows
+    clock: VirtualClock
+    say: Callable[[bytes, Message], None]
+    """(who, message) to the master."""
+    together: dict[int, Together] = field(default_factory=dict)
+    """By request."""
+
+    def joined(self, request: Request | Move) -> Together:
+        if request.id not in self.together:
+            self.together[request.id] = Together(self._workers(request))
+        return self.together[request.id]
+
+    def _workers(self, of: Request | Move) -> int:
+        plan = self.plan
+        if isinstance(of, Move):
+            return len({*plan.home(of.role).ranks, *plan.placed(ModelName(of.role, of.replica)).ranks})
+        call = plan.call(of.call)
+        ranks = set(plan.ranks(of.call, of.part))
+        return len(ranks | set(plan.home(call.blends).ranks) if call.blends else ranks)
+
+
+class Worker:
+    """Of one attempt. What it says reaches the master some time later; once it is `gone` it says nothing."""
+
+    def __init__(self, rank: int, world: World, speed: Speed) -> None:
+        self.gone = False
+        self.order: list[tuple[int, str, int]] = []
+        """Step, call and part of what it has executed, in that order."""
+        self.identity = b"worker-%d.a%d" % (rank, world.attempt)
+        self._rank = rank
+        self._world = world
+        self._speed = speed
+        self._clock = world.clock
+        self._jobs: deque[Job] = deque()
+        self._busy = False
+        self._waiting: dict[int, Request | Move] = {}
+        """Those that are ready, and not acked."""
+        self._gathered_ns: dict[int, int] = {}
+        """By request, how long that took."""
+        self._readers = [Lane() for _ in range(READERS)]
+        self._spiller, self._saver = Lane(), Lane()
+
+    def hear(self, body: Message) -> None:
+        if self.gone:
+            return
+        match body:
+            case Request():
+                self._gather(body)
+            case Move():
+                self._ready(body)
+            case Ack():
+                self._do(self._waiting.pop(body.request))
+            case AreYouThere():
+                self._post(Here(body.attempt))
+            case Begin() | Save() | Assemble() | LetGo():
+                self._do(body)
+
+    # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _gather(self, request: Request) -> None:
+        ends = [self._fetched(source) for source in request.sources]
+        self._gathered_ns[request.id] = took = max(ends, default=self._clock.now_ns) - self._clock.now_ns
+        if took:
+            self._clock.after(took, lambda: self._ready(request))
+        else:
+            self._ready(request)
+
+    def _fetched(self, source: RowSource) -> int:
+        """When the rows of a source are here."""
+        holder, now, costs = source.holders[0], self._clock.now_ns, self._world.durations
+        if isinstance(holder, InMemory):
+            if holder.rank == self._rank:
+                return now
+            return now + costs.message_ns + round(costs.fetch.nanoseconds(self._bytes(source.ids)))
+        lasts = costs.read_ns
+        if isinstance(holder, InSpill):
+            lasts = round(costs.disk.nanoseconds(self._bytes(source.ids)) * self._speed.disk)
+        return min(self._readers, key=lambda lane: lane.free_ns).take(now, lasts)
+
+    def _bytes(self, ids: tuple[str, ...]) -> int:
+        return self._world.durations.row_bytes * sum(map(self._world.rows.tokens, ids))
+
+    def _ready(self, request: Request | Move) -> None:
+        self._waiting[request.id] = request
+        self._post(Syn(request.id, self._rank))
+
+    # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _do(self, job: Job) -> None:
+        self._jobs.append(job)
+        if not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        if not self._jobs or self.gone:
+            self._busy = False
+            return
+        self._busy = True
+        job, costs = self._jobs.popleft(), self._world.durations
+        match job:
+            case Request():
+                self._together(job, self._lasts(costs.calls[job.call]), self._executed)
+            case Move():
+                model = ModelName(job.role, job.replica)
+                self._together(job, self._lasts(costs.moves.get(model, 0)), self._moved)
+            case Begin():
+                lasts = round(costs.loads.get(self._rank, 0) * self._speed.disk)
+                self._clock.after(lasts, lambda: self._loaded(lasts))
+            case Save():
+                self._clock.after(costs.copies.get(job.role, 0), lambda: self._copied(job))
+            case Assemble():
+                size = costs.export_bytes.get(job.role, 0)
+                written = ExportWritten(job.step, job.role, self._rank)
+                self._write(self._saver, size, lambda _seconds: self._post(written))
+                self._next()
+            case LetGo():
+                self._next()
+
+    def _lasts(self, usual_ns: int) -> int:
+        return round(usual_ns * self._speed.calls)
+
+    def _together(self, job: Any, lasts: int, then: Callable[[Any, int, int], None]) -> None:
+        begun = self._clock.now_ns
+
+        def end() -> None:
+            if not self.gone:
+                then(job, begun, self._clock.now_ns - begun)
+                self._next()
+
+        self._world.joined(job).join(self._clock, self._rank, lasts, end)
+
+    def _loaded(self, lasts: int) -> None:
+        self._post(WorkerReady(self._rank, lasts / SECOND_NS))
+        self._next()
+
+    # ── what it says of them ──────────────────────────────────────────────────────────────────────────────────────────
+    def _executed(self, request: Request, _begun: int, lasted: int) -> None:
+        self._world.together.pop(request.id, None)
+        self.order.append((request.step, request.call, request.part))
+        call, seconds = self._world.plan.call(request.call), lasted / SECOND_NS
+        meta = self._made(call, request)
+        gathered = self._gathered_ns.pop(request.id) / SECOND_NS
+        self._post(
+            Reply(
+                request=request.id,
+                rank=self._rank,
+                meta=meta,
+                stats={},
+                record=self._record(call, request),
+                seconds=seconds,
+                scores=self._scores(call, meta),
+                figures=Figures(Seconds(gather=gathered, execute=seconds)),
+            )
+        )
+        if meta is not None:
+            self._spill(request, meta)
+
+    def _made(self, call: MFC, request: Request) -> SampleMeta | None:
+        """Of a part's head alone, what it made; of a change, what it shows."""
+        ids, keys = (request.shown, call.shown) if call.changes else (request.ids, call.outputs)
+        if not ids or not keys or request.joins:
+            return None
+        lengths = tuple((self._world.rows.made(sample),) for sample in ids)
+        return SampleMeta(ids, dict.fromkeys(keys, KeyMeta("float32", lengths)))
+
+    def _record(self, call: MFC, request: Request) -> dict[str, Any] | None:
+        """A role with so many changes always has the same parameters."""
+        if not call.changes or self._rank not in self._world.plan.home(call.changes).ranks:
+            return None
+        digest = digest_of(call.changes, request.version)
+        return {"digest": digest, "parameters": digest}
+
+    def _scores(self, call: MFC, meta: SampleMeta | None) -> tuple[float, ...]:
+        key = self._world.rows.chooses_by
+        if meta is None or call.changes or key not in meta.keys:
+            return ()
+        return tuple(map(self._world.rows.score, meta.ids))
+
+    def _moved(self, move: Move, _begun: int, lasted: int) -> None:
+        self._world.together.pop(move.id, None)
+        plan, digest = self._world.plan, digest_of(move.role, move.version)
+        home = digest if self._rank in plan.home(move.role).ranks else ""
+        there = digest if self._rank in plan.placed(ModelName(move.role, move.replica)).ranks else ""
+        self._post(Moved(move.id, self._rank, home, there, lasted / SECOND_NS))
+
+    # ── behind the work ───────────────────────────────────────────────────────────────────────────────────────────────
+    def _spill(self, request: Request, meta: SampleMeta) -> None:
+        size = self._world.durations.row_bytes * sum(map(self._world.rows.tokens, meta.ids))
+        number = f"{request.part:02d}" if request.ids else f"r{self._rank}"
+        name = f"spills/step-{request.step:08d}/{request.call}.{number}.r{self._rank}.a{self._world.attempt:03d}.h5"
+
+        def written(seconds: float) -> None:
+            self._world.rows.spilled(name, meta)
+            self._post(Spilled(request.id, self._rank, FileRef(name, size, crc_of(name)), seconds))
+
+        self._write(self._spiller, size, written)
+
+    def _copied(self, save: Save) -> None:
+        size = self._world.durations.shard_bytes.get(save.role, 0)
+        at = f"step-{save.step:08d}.a{self._world.attempt:03d}"
+        name = f"checkpoints/{at}/{save.role}.r{self._rank:03d}.safetensors"
+
+        def written(seconds: float) -> None:
+            shard = FileRef(name, size, crc_of(name))
+            self._post(ShardWritten(save.step, save.role, self._rank, shard, seconds, save.checkpoint, save.export))
+
+        self._write(self._saver, size, written)
+        self._next()
+
+    def _write(self, lane: Lane, size: int, then: Callable[[float], None]) -> None:
+        lasts = round(self._world.durations.disk.nanoseconds(size) * self._speed.disk)
+
+        def end() -> None:
+            if not self.gone:
+                then(lasts / SECOND_NS)
+
+        self._clock.at(lane.take(self._clock.now_ns, lasts), end)
+
+    def _post(self, body: Message) -> None:
+        self._world.say(self.identity, body)
+
+
+def digest_of(role: str, changes: int) -> str:
+    return f"{role}+{changes}"
+
+
+def crc_of(name: str) -> int:
+    return zlib.crc32(name.encode())
