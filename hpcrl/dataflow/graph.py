@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -96,8 +97,15 @@ class Graph:
     def __iter__(self) -> Iterator[str]:
         return iter(self.calls)
 
-    def into(self, call: str) -> list[Edge]:
-        return [edge for edge in self.edges if edge.target == call]
+    def into(self, call: str) -> Sequence[Edge]:
+        return self._into.get(call, ())
+
+    @cached_property
+    def _into(self) -> Mapping[str, Sequence[Edge]]:
+        found: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.target, []).append(edge)
+        return found
 
     def before(self, kind: str | None = None) -> dict[str, list[str]]:
         """Call → the calls that come before it in its own step, by edges of this kind or of any."""

@@ -61,7 +61,7 @@ def _consumed(unit: Unit, ids: Collection[str], makers: Mapping[str, Mapping[str
     """The parts of each producer that share a sample with a unit."""
     found: set[Unit] = set()
     for producer, maker in makers.items():
-        if missing := set(ids) - maker.keys():
+        if missing := [sample for sample in ids if sample not in maker]:
             raise ValueError(f"{unit} needs {sorted(missing)[:5]} of {producer}, which has no such samples")
         found |= {maker[sample] for sample in ids}
     return tuple(sorted(found))

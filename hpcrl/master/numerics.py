@@ -8,7 +8,7 @@ from typing import Any
 from hpcrl.durable.journal import Numerics
 from hpcrl.errors import HpcrlError
 from hpcrl.placement.memory import estimate_models
-from hpcrl.placement.plan import Plan
+from hpcrl.placement.plan import ModelName, Plan
 from hpcrl.placement.worker_memory import loads_of
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.wire.messages import WorkerHello, WorkerReady
@@ -46,11 +46,18 @@ def expected_memory(plan: Plan) -> dict[str, float]:
     except (HpcrlError, OSError):
         return {}
     found: dict[str, float] = {}
-    for worker in plan.workers:
-        for load in loads_of(plan, models, worker.rank, experiment.cluster.device):
+    alike = {_held(plan, worker.rank): worker.rank for worker in plan.workers}
+    for rank in alike.values():
+        for load in loads_of(plan, models, rank, experiment.cluster.device):
             if load.call in plan.at:
                 found[load.call] = max(found.get(load.call, 0.0), float(round(load.bytes)))
     return {call: size for call, size in found.items() if size}
+
+
+def _held(plan: Plan, rank: int) -> tuple[tuple[ModelName, int], ...]:
+    """What a worker holds: others that hold the same stages have the same in memory."""
+    here = (replica for replica in plan.replicas if rank in replica.places)
+    return tuple((replica.model, replica.cut(rank).stage) for replica in here)
 
 
 def numerics(

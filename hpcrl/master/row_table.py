@@ -1,7 +1,7 @@
 """Where every row is: in workers' memory, in a spill, or in the data set. Metadata only; pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcrl.data.samples import SampleMeta
@@ -28,7 +28,12 @@ class RowTable:
         """One more holder of these rows, farther away than those that are known."""
         for key in keys:
             rows = self._rows[step, call][key]
-            rows.update({sample_id: (*rows.get(sample_id, ()), holder) for sample_id in ids})
+            grown: dict[int, tuple[Holders, Holders]] = {}
+            for sample_id in ids:
+                before = rows.get(sample_id, ())
+                if id(before) not in grown:
+                    grown[id(before)] = before, (*before, holder)
+                rows[sample_id] = grown[id(before)][1]
 
     def measured(self, step: int, call: str, meta: SampleMeta) -> None:
         """How long the rows are that a call has made."""
@@ -49,12 +54,8 @@ class RowTable:
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
         wanted: dict[tuple[str, Holders, tuple[str, ...]], list[str]] = {}
-        for call, key in keys:
-            by_holders: dict[Holders, list[str]] = defaultdict(list)
-            rows = self._rows[step, call][key]
-            for sample_id in ids:
-                by_holders[rows[sample_id]].append(sample_id)
-            for holders, together in by_holders.items():
+        for call, key in keys if ids else ():
+            for holders, together in _by_holders(self._rows[step, call][key], ids).items():
                 wanted.setdefault((call, holders, tuple(together)), []).append(key)
         return tuple(
             RowSource(step, call, tuple(together), rows, _nearest_first(holders, reader))
@@ -62,6 +63,18 @@ class RowTable:
         )
 
 
+def _by_holders(rows: Mapping[str, Holders], ids: Sequence[str]) -> dict[Holders, list[str]]:
+    """Rows that were put together have one and the same holders: few of them are compared."""
+    same: dict[int, list[str]] = defaultdict(list)
+    for sample_id in ids:
+        same[id(rows[sample_id])].append(sample_id)
+    found: dict[Holders, list[str]] = defaultdict(list)
+    for together in same.values():
+        found[rows[together[0]]] += together
+    return found
+
+
 def _nearest_first(holders: Holders, reader: int) -> Holders:
     """The reader's own memory before all others, which stay in their order."""
-    return tuple(sorted(holders, key=lambda holder: holder != InMemory(reader)))
+    mine = InMemory(reader)
+    return (mine, *(holder for holder in holders if holder != mine)) if mine in holders[1:] else holders

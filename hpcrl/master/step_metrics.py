@@ -46,10 +46,9 @@ class StepMetrics:
 
     def refuse_dropped(self, lines: Iterable[Event]) -> None:
         """Raise DataError where a call, of which these lines have just been recorded, has dropped too many samples."""
-        for line in lines:
-            if isinstance(line, Done):
-                by_part = self._stats.get(line.step, {}).get(line.call, {})
-                self._limits.refuse(line.step, line.call, [by_part[part] for part in sorted(by_part)])
+        for step, call in dict.fromkeys((line.step, line.call) for line in lines if isinstance(line, Done)):
+            by_part = self._stats.get(step, {}).get(call, {})
+            self._limits.refuse(step, call, [by_part[part] for part in sorted(by_part)])
 
     def forget(self, steps: Iterable[int]) -> None:
         for step in steps:

@@ -4,6 +4,7 @@ Ranks of a layout are row-major over (pp, dp, tp), tp fastest: index = (pipeline
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -48,7 +49,8 @@ class Layout:
     def data_part(self, part: int, ranks: Ranks) -> Ranks:
         """The ranks that work together on one data-parallel part."""
         assert len(ranks) == self.size, (self, ranks)
-        return tuple(rank for index, rank in enumerate(ranks) if index // self.tp % self.dp == part)
+        firsts = range(part * self.tp, self.size, self.dp * self.tp)
+        return tuple(rank for first in firsts for rank in ranks[first : first + self.tp])
 
 
 def neighbours(ranks: Sequence[int], nodes: Sequence[int]) -> int:
@@ -56,7 +58,7 @@ def neighbours(ranks: Sequence[int], nodes: Sequence[int]) -> int:
 
     `nodes` has the node of every rank of the world. Sums are made on each node first, then between nodes.
     """
-    counts = {node: [nodes[rank] for rank in ranks].count(node) for node in dict.fromkeys(nodes[r] for r in ranks)}
+    counts = Counter(nodes[rank] for rank in ranks)
     runs = [node for node, _ in groupby(nodes[rank] for rank in ranks)]
     even = len(counts) > 1 and len(set(counts.values())) == 1 and len(runs) == len(counts)
     return counts[runs[0]] if even else 1

@@ -77,7 +77,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True, dict=True):
         """What of each parameter they have a part of: its rows or its elements; empty where each has its whole cut."""
         return cut_by(self.backend) if self.sharded else ""
 
-    @property
+    @cached_property
     def arrangement(self) -> Layout:
         return parse_layout(self.layout)
 
@@ -89,7 +89,12 @@ class ReplicaPlan(msgspec.Struct, frozen=True, dict=True):
 
     def cut(self, rank: int) -> Cut:
         """What one of its workers has of the model."""
-        return cut_of(self.arrangement, self.ranks.index(rank))
+        return cut_of(self.arrangement, self.places[rank])
+
+    @cached_property
+    def places(self) -> Mapping[int, int]:
+        """Worker → its place in the order of the layout."""
+        return {rank: place for place, rank in enumerate(self.ranks)}
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):

@@ -22,6 +22,8 @@ MESSAGE_NS = 100_000
 BESIDE_LOAD_NS = 2_000_000_000
 """Of a start, what reads no weights: joining the peers, compiling."""
 
+ROWS, DISK = Link(200_000, 1e9), Link(1_000_000, 1e9)
+
 
 @dataclass(frozen=True)
 class Durations:
@@ -40,9 +42,9 @@ class Durations:
     """The same of an export."""
     loads: Mapping[int, int] = field(default_factory=dict)
     """Worker → what loading its roles lasts; from a checkpoint as from base weights."""
-    fetch: Link = Link(200_000, 1e9)
+    fetch: Link = ROWS
     """Rows from another worker."""
-    disk: Link = Link(1_000_000, 1e9)
+    disk: Link = DISK
     """Of one worker."""
     row_bytes: int = ROW_BYTES
     """Of a token in all keys that a call makes, or reads."""

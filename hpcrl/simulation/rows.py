@@ -17,7 +17,7 @@ from hpcrl.recipes.algorithm import algorithm_of
 
 @dataclass
 class Rows:
-    """Of a run. `made` are the tokens of what calls make of a sample, `tokens` those that travel with it."""
+    """Of a run. `made` are the tokens of what calls make of a sample."""
 
     data: RunData
     made: Callable[[str], int]
@@ -25,9 +25,13 @@ class Rows:
     """The key by which steps choose; empty where they don't."""
     seed: int = 0
     _spills: dict[str, SampleMeta] = field(default_factory=dict)
+    _tokens: dict[tuple[str, ...], int] = field(default_factory=dict)
 
-    def tokens(self, sample: str) -> int:
-        return self.made(sample)
+    def tokens(self, ids: tuple[str, ...]) -> int:
+        """Of all of them, in a key that a call makes."""
+        if ids not in self._tokens:
+            self._tokens[ids] = sum(map(self.made, ids))
+        return self._tokens[ids]
 
     def score(self, sample: str) -> float:
         """0 or 1, by chance."""
@@ -42,6 +46,7 @@ class Rows:
 
     def forget(self, kept: Callable[[str], bool]) -> None:
         """Files that are removed."""
+        self._tokens.clear()
         self._spills = {name: meta for name, meta in self._spills.items() if kept(name)}
 
 

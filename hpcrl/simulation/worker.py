@@ -155,7 +155,7 @@ class Worker:
         return min(self._readers, key=lambda lane: lane.free_ns).take(now, lasts)
 
     def _bytes(self, ids: tuple[str, ...]) -> int:
-        return self._world.durations.row_bytes * sum(map(self._world.rows.tokens, ids))
+        return self._world.durations.row_bytes * self._world.rows.tokens(ids)
 
     def _ready(self, request: Request | Move) -> None:
         self._waiting[request.id] = request
@@ -261,7 +261,7 @@ class Worker:
 
     # ── behind the work ───────────────────────────────────────────────────────────────────────────────────────────────
     def _spill(self, request: Request, meta: SampleMeta) -> None:
-        size = self._world.durations.row_bytes * sum(map(self._world.rows.tokens, meta.ids))
+        size = self._bytes(meta.ids)
         number = f"{request.part:02d}" if request.ids else f"r{self._rank}"
         name = f"spills/step-{request.step:08d}/{request.call}.{number}.r{self._rank}.a{self._world.attempt:03d}.h5"
 

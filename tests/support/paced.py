@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from support.chaos import toy_experiment
@@ -97,7 +97,7 @@ class PacedHost(ToyHost):
 ALGORITHM: Any = replace(toy.ALGORITHM, experiment=PacedExperiment, recipe=recipe, host=f"{__name__}:PacedHost")
 
 
-def paced(graph: str, seed: int, nodes: int = 2, steps: int = 4, **cluster: Any) -> Any:
+def paced(graph: str, seed: int, nodes: int = 2, steps: int = 5, **cluster: Any) -> Any:
     """One of three graphs under a random plan on nodes of four workers, with random times, in which no race decides."""
     chance = random.Random(f"{graph} {seed}")
     for _ in range(200):
@@ -147,6 +147,32 @@ def _place(chance: random.Random, meshes: list[str]) -> tuple[str, str]:
 def _layout(chance: random.Random, mesh: str) -> str:
     first, _, last = mesh.partition("-")
     return chance.choice(LAYOUTS[int(last or first) - int(first) + 1])
+
+
+class Killed(NamedTuple):
+    """A worker that dies as it begins its `nth` call, and when that is in a simulation."""
+
+    rank: int
+    nth: int
+    at_s: float
+
+
+def struck(graph: str, seed: int, **cluster: Any) -> tuple[Any, Killed]:
+    """A run whose last worker dies in a step with nothing to replay but one, while nothing else ends."""
+    experiment = paced(graph, seed, **cluster)
+    (attempt,) = simulate(experiment, durations(experiment), rows(experiment)).attempts
+    began = attempt.activity.began or 0.0
+    made = sorted(attempt.made(), key=lambda it: it.span.ended_s)
+    ends = [time for it in made for time in (it.span.ended_s, it.span.sent_s)]
+    counts: dict[int, int] = {}
+    for it in made:
+        for rank in it.ranks:
+            counts[rank] = counts.get(rank, 0) + ("@" not in it.call)
+        begin = it.span.ended_s - it.span.seconds
+        alone = all(not begin + 0.005 < end < begin + 0.1 for end in ends)
+        if it.step == 3 and "@" not in it.call and len(it.ranks) == 1 and alone:
+            return experiment, Killed(it.ranks[0], counts[it.ranks[0]], began + begin + 0.01)
+    raise AssertionError(f"nothing is alone in {graph} {seed}")
 
 
 def durations(experiment: Any) -> Any:
