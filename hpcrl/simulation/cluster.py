@@ -116,8 +116,8 @@ class Cluster:
             self._plan(preempted.when, partial(self._tell_to_go, preempted))
         self._plan_next_loss(what.losses(len(self._nodes), seed))
         late = dict(what.late)
-        for node in self._nodes:
-            clock.after(round((what.queue_s + late.get(node.number, 0.0)) * SECOND_NS), partial(self._come, node))
+        for each in self._nodes:
+            clock.after(round((what.queue_s + late.get(each.number, 0.0)) * SECOND_NS), partial(self._come, each))
 
     def start_attempt(self, world: World) -> None:
         """The plan of an attempt is made."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hpcrl.cost_fold import CostFold
-from hpcrl.costs import Made, Ranks, Seen, StepCost, made_in, made_since, take_ranks
+from hpcrl.costs import Made, Seen, StepCost, made_in, made_since, take_ranks
 from hpcrl.data.inputs import Inputs
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
@@ -39,11 +39,13 @@ from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.planned import Planned
 from hpcrl.master.attempt_records import Whereabouts
 from hpcrl.placement.exporting import RoleExport
+from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import Plan
 from hpcrl.progress import JournalWritten, Progress
 from hpcrl.simulation.clock import SECOND_NS, VirtualClock
 from hpcrl.simulation.rows import Rows
 from hpcrl.simulation.worker import crc_of
+from hpcrl.wire.messages import ShardsVerified, Verify
 
 EPOCH = 0.0
 """Seconds since 1970 at which a simulation begins."""
@@ -169,8 +171,7 @@ class SimulatedRecords:
         manifest = self.recovery.checkpoint
         if manifest is None:
             return {}
-        shards = {role: tuple(shard.name for shard in refs) for role, refs in manifest.roles.items()}
-        return {role: SavedRole(names, manifest.digests.get(role, "")) for role, names in shards.items()}
+        return {role: SavedRole(refs, manifest.digests.get(role, "")) for role, refs in manifest.roles.items()}
 
     def damaged(self, what: str) -> None:
         raise AssertionError(f"nothing is damaged in a simulation: {what}")
@@ -193,6 +194,12 @@ class SimulatedRecords:
         size = sum(shard.size for refs in shards.values() for shard in refs)
         self.saved_bytes += size
         self.note(StepCheckpointed(of.step, size))
+
+    def verify(self, homes: Mapping[str, Ranks], order: Callable[[int, Verify], None]) -> None:
+        """Nothing is read back."""
+
+    def verified(self, told: ShardsVerified) -> None:
+        """Nobody tells."""
 
     def export(self, step: int, role: str, export: RoleExport, done: Callable[[], None]) -> None:
         path = f"export/{role}/step-{step:08d}"
@@ -232,7 +239,7 @@ class SimulatedRecords:
         return self._costs
 
     def made(self) -> Iterator[Made]:
-        ranks: Ranks = {}
+        ranks: dict[str, dict[int, tuple[int, ...]]] = {}
         for row in self._costs:
             take_ranks(ranks, row.ranks)
             yield from made_in(row, ranks)
