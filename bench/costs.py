@@ -7,7 +7,6 @@ the profile has not seen, and compared with what `placement.costs` says of them.
 
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from figures import Figure, median
-from profiles import BACKEND, FEW, MANY, Grid, Profile, Subject, groups_in, links, profiled
+from profiles import BUDGET_S, SIDES, TRAINED, groups_in, links, profiled, timer_of
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -24,14 +23,15 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support.experiments import load_config, ppo_values, write_config, write_inputs  # noqa: E402
 from support.pool import RankPool, gloo_pool  # noqa: E402
 
+from hpcrl.algos.profile_subject import Subject, opened  # noqa: E402
 from hpcrl.dataflow.graph import MFC  # noqa: E402
 from hpcrl.families.config import DecoderConfig  # noqa: E402
-from hpcrl.models.pretrained import write_random_pretrained  # noqa: E402
 from hpcrl.placement.costs import CostModel  # noqa: E402
 from hpcrl.placement.data_sheets import CPU_CORE  # noqa: E402
 from hpcrl.placement.layouts import parse_layout  # noqa: E402
 from hpcrl.placement.lengths import spread_lengths  # noqa: E402
 from hpcrl.placement.placing import Placed  # noqa: E402
+from hpcrl.placement.profile_points import PartTimes, Sides  # noqa: E402
 from hpcrl.placement.rates import Fixed, Links, Measured, Rates  # noqa: E402
 from hpcrl.placement.workload import Workload  # noqa: E402
 from hpcrl.processes import keep_freed_memory  # noqa: E402
@@ -42,6 +42,7 @@ SMALL = DecoderConfig(
 )  # fmt: skip
 WIDE = replace(SMALL, hidden_size=256, intermediate_size=704, heads=8, head_dim=32, tied=False)
 MODELS = {"small": SMALL, "wide": WIDE}
+BACKEND, DTYPE = "native", "fp32"
 LAYOUTS = ("d1", "d2", "t2", "p2")
 KINDS = ("inference", "train_step", "generate")
 
@@ -61,33 +62,23 @@ def unseen(seed: int, count: int = 24) -> Texts:
     return Texts(prompts, responses)
 
 
-def made(context: Any, folder: Path, layout: str, texts: Texts, repeats: int, cpu: bool) -> Any:
+def made(context: Any, name: str, layout: str, texts: Texts, repeats: int, cpu: bool, folder: Path) -> Any:
     """On a rank: seconds of each kind of call, and the lengths of the responses that it generated to its part."""
     keep_freed_memory()
-    groups = groups_in(context, layout)
-    if groups is None:
-        return None
-    now = time.process_time if cpu else time.perf_counter
-    work = Workload(texts.prompts, texts.responses)
-    subject = Subject(folder, groups, texts.tokens, now, texts.slots)
-    dp, own = groups.dp.size, groups.dp.index
-    parts = {"inference": work.parts(dp)[own], "generate": work.parts(dp)[own], "train_step": work.shares(dp)[0][own]}
-    lengths: list[int] = []
-    taken: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for repeat in range(repeats + 1):
-        for kind in KINDS:
-            part = list(parts[kind])
-            prompts, responses = texts.prompts[part].tolist(), texts.responses[part].tolist()
-            if kind == "generate":
-                subject._draw = np.random.default_rng(7)
-                of, lengths = subject.generate(prompts, part, texts.longest, 0)
-            else:
-                of = getattr(subject, kind)(prompts, responses)
-            if repeat:
-                taken[kind].append(of.whole)
-    return {kind: median(seconds) for kind, seconds in taken.items()}, dict(
-        zip(parts["generate"], lengths, strict=True)
-    )
+    shape, config = parse_layout(layout), MODELS[name].with_head("vocabulary")
+    timer, groups = timer_of(context, cpu), groups_in(context, shape)
+    place = folder / f"{name}-{layout}-{context.rank}"
+    engine = opened(place, config, TRAINED, groups, timer, texts.tokens, ends=tuple(range(24)))
+    subject = Subject(engine, timer, config.vocabulary_size, repeats=repeats)
+    work, own = Workload(texts.prompts, texts.responses), groups.dp.index
+    parts = {"inference": work.parts(shape.dp)[own], "train_step": work.shares(shape.dp)[0][own]}
+    taken = {}
+    for kind, part in parts.items():
+        prompts, responses = texts.prompts[list(part)].tolist(), texts.responses[list(part)].tolist()
+        taken[kind] = getattr(subject, kind)(prompts, responses).whole
+    asked = list(parts["inference"])
+    of, lengths = subject.generate(texts.prompts[asked].tolist(), asked, texts.longest, 0, texts.slots)
+    return taken | {"generate": of.whole}, dict(zip(asked, lengths, strict=True)), timer.disturbed
 
 
 class Compared(NamedTuple):
@@ -98,6 +89,8 @@ class Compared(NamedTuple):
     layout: str
     measured: float
     predicted: float
+    is_disturbed: bool = False
+    """Whether others had the processors whenever it was made."""
 
     @property
     def error(self) -> float:
@@ -123,32 +116,37 @@ def predicted(experiment: Any, config: DecoderConfig, rates: Rates, texts: Texts
 
 
 def compared(
-    pool: RankPool, work: Path, name: str, layouts: Sequence[str], grid: Grid, repeats: int, cpu: bool = False
+    pool: RankPool,
+    work: Path,
+    name: str,
+    layouts: Sequence[str],
+    sides: Sides = SIDES,
+    budget_s: float = BUDGET_S,
+    repeats: int = 5,
+    cpu: bool = False,
 ) -> list[Compared]:
     """Of one model, in layouts of the pool's ranks."""
-    config = MODELS[name].with_head("vocabulary")
-    folders = {blocks: work / f"{name}-{blocks}" for blocks in (FEW, MANY, config.blocks)}
-    for blocks, folder in folders.items():
-        write_random_pretrained(folder, replace(config, blocks=blocks), seed=1)
+    config, folder = MODELS[name].with_head("vocabulary"), work / name
+    folder.mkdir()
     paths = [f"{role}.path={work / 'model'}" for role in ("actor", "critic", "reference")]
     experiment = load_config(
         write_config(work / "ppo.yaml", ppo_values()), [*paths, f"data.train={work / 'rows.jsonl'}"]
     )
     near = pool.run(links)[0] if pool.size > 1 else CPU_CORE.near
     pieces: list[Measured] = []
-    for layout in ("d1", "t2") if "t2" in layouts else ("d1",):
-        taken = pool.run(profiled, folders, layout, grid, cpu)[0]
-        pieces += Profile(config, taken, grid, parse_layout(layout).tp).pieces()
+    for tp in (1, 2) if "t2" in layouts else (1,):
+        taken = pool.run(profiled, config, tp, sides, budget_s, cpu, folder)[0]
+        pieces += PartTimes(config, BACKEND, DTYPE, tp, taken).pieces()
     rates, texts, found = rates_of(pieces, near), unseen(seed=3), []
     for layout in layouts:
-        ranks = [it for it in pool.run(made, folders[config.blocks], layout, texts, repeats, cpu) if it is not None]
-        lengths = dict(pair for _, of in ranks for pair in of.items())
+        ranks = pool.run(made, name, layout, texts, repeats, cpu, folder)
+        lengths = dict(pair for _, of, _ in ranks for pair in of.items())
         for kind in KINDS:
             responses = (
                 np.array([lengths[i] for i in range(len(texts.prompts))]) if kind == "generate" else texts.responses
             )
             guess = predicted(experiment, config, rates, texts._replace(responses=responses), kind, layout)
-            found.append(Compared(name, kind, layout, max(seconds[kind] for seconds, _ in ranks), guess))
+            found.append(Compared(name, kind, layout, ranks[0][0][kind], guess, ranks[0][2] > 0))
     return found
 
 
@@ -175,7 +173,7 @@ def costs(work: Path) -> list[Figure]:
     found: list[Compared] = []
     for name in MODELS:
         with gloo_pool(2) as pool:
-            found += compared(pool, work, name, LAYOUTS, Grid(), repeats=5)
+            found += compared(pool, work, name, LAYOUTS)
     worst = max(found, key=lambda it: it.error)
     wrong, pairs = out_of_order(found), far_apart(found)
     return [
@@ -189,7 +187,11 @@ def _told(found: Sequence[Compared]) -> str:
     """Each call's error by its sign."""
     of_model = [
         f"{name}: "
-        + ", ".join(f"{it.kind} {it.layout} {it.predicted / it.measured - 1:+.0%}" for it in found if it.model == name)
+        + ", ".join(
+            f"{it.kind} {it.layout} {it.predicted / it.measured - 1:+.0%}{' (disturbed)' * it.is_disturbed}"
+            for it in found
+            if it.model == name
+        )
         for name in MODELS
     ]
     return "; ".join(of_model)

@@ -228,3 +228,11 @@ class Signals:
             signal.signal(number, handler)
         os.close(self._reader)
         os.close(self._writer)
+
+
+def waited_s() -> float:
+    """Seconds for which this thread could have run and no processor was free; 0 where the kernel does not say it."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -1384,6 +1384,12 @@ ELSEWHERE = {
     "placement/settling.py: Set allocation to heuristic.": (
         "test_search_page.py::test_a_graph_that_is_too_large_is_refused_and_the_heuristic_takes_it"
     ),
+    "launch/profiling.py: `hpcrl resume {}` measures the others.": (
+        "test_profile.py::test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_it"
+    ),
+    "placement/search_inputs.py: Make one with `hpcrl profile` of this configuration, or leave search.profile out.": (
+        "test_profile.py::test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_it"
+    ),
     "cli/eval.py: Name each once.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "launch/evaluations.py: Give it.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "cli/generate.py: Give one of them.": (

@@ -21,7 +21,7 @@ from hpcrl.placement.layouts import parse_layout
 from hpcrl.placement.search_told import SearchTold
 
 PAGE = (Path(__file__).parent.parent / "docs" / "search.md").read_text(encoding="utf-8")
-SEARCH, PLAN, SUBMIT = (shlex.split(line)[1:] for line in re.findall(r"^hpcrl .*$", PAGE, re.MULTILINE))
+SEARCH, PLAN, SUBMIT, *_ = (shlex.split(line)[1:] for line in re.findall(r"^hpcrl .*$", PAGE, re.MULTILINE))
 
 
 @pytest.fixture

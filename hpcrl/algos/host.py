@@ -286,10 +286,10 @@ class TorchHost:
 
     def _build(self, at: ReplicaPlan, *, empty: bool) -> Role:
         """`empty` where a checkpoint or a move brings its parameters."""
-        axes = axes_of(at.role, under(getattr(self._experiment, at.role), at.backend))
+        kind = self._algorithm.roles[at.role]
+        axes = axes_of(at.role, under(getattr(self._experiment, at.role), at.backend), kind.axes)
         if problem := axes_problem(f"{at.role}.layout", at.layout, at.arrangement, axes):
             raise ConfigurationError([problem])
-        kind = self._algorithm.roles[at.role]
         builder: Builder[Any] = Builder(
             role=at.role,
             backend=at.backend,

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "doctor": "check this cluster and its shared disk, and say what to set",
         "new": "write a configuration for your model, data and reward, with a comment on every setting",
         "plan": "show what a configuration would run: graph, workers, memory",
+        "profile": "measure what models and links take on the workers, for search and plan",
         "search": "find the allocation with the shortest step that fits, and say why it is",
         "draw": "draw a configuration's dataflow graph",
         "submit": "start a run",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.config.data import tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.cutting import Balanced, ByRows, ByTokens
@@ -13,7 +14,7 @@ from hpcrl.data.mixture import MixedIds, MixedOrder
 from hpcrl.data.order import SampleOrder
 from hpcrl.data.rows.kind import Dataset, Indexes, RowKind, evaluates, refuse_small
 from hpcrl.data.rows.texts import open_tokens
-from hpcrl.data.tokens import Tokens
+from hpcrl.data.tokens import Tokens, no_tokens
 
 RowOrder = SampleOrder | MixedOrder
 
@@ -82,4 +83,4 @@ class Texts:
 
 
 def open_texts(experiment: ExperimentConfig, datasets: Mapping[str, Dataset]) -> Texts:
-    return Texts(open_tokens(experiment), datasets)
+    return Texts(no_tokens() if tokenizer_of(experiment) is None else open_tokens(experiment), datasets)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
+from tokenizers.models import BPE
 
 from hpcrl.config.data import of_older_files
 from hpcrl.errors import DataError
@@ -198,3 +199,8 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}.", "Correct it.") from error
     return found if isinstance(found, dict) else {}
+
+
+def no_tokens() -> Tokens:
+    """Of a run that has no texts."""
+    return Tokens(Tokenizer(BPE()), ())

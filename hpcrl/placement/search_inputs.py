@@ -1,5 +1,7 @@
 """What a search is given from outside: rates of the devices, lengths of texts, memory."""
 
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.placement.capacity import Capacity
 from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, rates_of_gpu
 from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
+from hpcrl.placement.peak_flops import known_name
+from hpcrl.placement.profile_rates import differences
 from hpcrl.placement.rates import Rates, rates_from_json
 
 RESERVED = 0.08
@@ -71,6 +75,11 @@ def _profiled(experiment: Any, path: Path) -> Rates:
         raise ConfigurationError(
             [f"search.profile = {path} is no profile: {error}."], "Give the file of a profile."
         ) from None
+    if found := [*_other_device(experiment, rates), *differences(experiment, rates, installed_torch())]:
+        raise ConfigurationError(
+            [f"search.profile = {path} does not fit: {it}." for it in found],
+            "Make one with `hpcrl profile` of this configuration, or leave search.profile out.",
+        )
     is_cpu = rates.device == CPU_CORE.device
     if experiment.cluster.device != "auto" and is_cpu != (experiment.cluster.device == "cpu"):
         raise ConfigurationError(
@@ -78,6 +87,22 @@ def _profiled(experiment: Any, path: Path) -> Rates:
             "Give a profile of the devices that the run will have, or set cluster.device.",
         )
     return rates
+
+
+def _other_device(experiment: Any, rates: Rates) -> Iterator[str]:
+    """A GPU that is named besides, and is another."""
+    asked = {"search.device": experiment.search.device, "cluster.slurm.gpu_type": experiment.cluster.slurm.gpu_type}
+    for key, name in asked.items():
+        if name is not None and (known := known_name(name, SHEETS)) and known != known_name(rates.device, SHEETS):
+            yield f"it is of {rates.device}, but {key} = {name}"
+
+
+def installed_torch() -> str:
+    """Its version here; empty where there is none."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""
 
 
 def lengths_asked(experiment: Any) -> Lengths:

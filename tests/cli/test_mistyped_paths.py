@@ -21,6 +21,11 @@ NOT_MADE = ("file/out", "file", "/proc/out")
 PATHS: Mapping[str, Sequence[tuple[str, Sequence[str]]]] = {
     "plan": [("BAD", NO_FILE)],
     "submit": [("BAD", NO_FILE), ("c.yaml --run-dir BAD", ("file/out", "file", "folder"))],
+    "profile": [
+        ("BAD --out p.json", NO_FILE),
+        ("c.yaml --out BAD", NOT_WRITABLE),
+        ("c.yaml --out p.json --run-dir BAD", ("file/out", "file", "folder")),
+    ],
     "search": [
         ("BAD --out x.yaml", NO_FILE),
         ("c.yaml --out BAD", NOT_WRITABLE),

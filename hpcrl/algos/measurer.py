@@ -1,0 +1,157 @@
+"""What a worker does in a step of a profile: one thing is measured, by all workers at once, and all know the result."""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import torch
+
+from hpcrl.algos.builder import Builder
+from hpcrl.algos.profile_links import disk, exchanges, host_copies, memory_speed, messages, product_rates
+from hpcrl.algos.profile_subject import Subject, Timer, opened
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
+from hpcrl.durable.archives import text_row
+from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import ReplicaGroups
+from hpcrl.placement.profile_points import FEW, MANY, Grid, Timed, explored
+from hpcrl.placement.profile_tasks import ProfiledModel, Task, Told, models_in, task_in
+from hpcrl.placement.rates import Link
+from hpcrl.workers.host import Outcome, Work
+
+WHOLE = 10**6
+"""Tokens of a micro-batch: a call is one."""
+Point = Callable[[Subject, int, int], dict[str, float]]
+
+
+class Measurer:
+    """Measures; keeps nothing between two steps."""
+
+    def __init__(self, at: Builder[Any]) -> None:
+        self.experiment = at.experiment
+        self._at = at
+        self._models = models_in(at.experiment.measured.models)
+
+    def join(self, everyone: Group, groups: Mapping[int, ReplicaGroups], nodes: Sequence[int], folder: Path) -> None:
+        """`groups`: tensor ranks → those of a layout with so many over all workers; `folder` is on the run's disk."""
+        self._folder = folder
+        self._groups = groups
+        self._nodes = nodes
+        self._timer = Timer([everyone], self._at.device, self._at.meter)
+
+    def inference(self, work: Work, call: MFC) -> Outcome:
+        tasks = self.experiment.measured.tasks
+        told = msgspec.json.encode(self._told(task_in(tasks[work.step - 1]))) if work.step <= len(tasks) else b""
+        return Outcome(SequenceSample.from_rows(work.batch.ids, {"measured": [text_row(told) for _ in work.batch.ids]}))
+
+    def close(self) -> None:
+        pass
+
+    def _told(self, task: Task) -> Told:
+        match task.what:
+            case "node":
+                return self._node()
+            case "links":
+                return Told("links", links=self._links(), disturbed=self._timer.disturbed)
+            case _:
+                with TemporaryDirectory() as folder:
+                    points = self._points(task, self._models[task.model], Path(folder))
+                self._forget()
+                return Told(task.what, task.model, task.tp, tuple(points), disturbed=self._timer.disturbed)
+
+    def _node(self) -> Told:
+        device, timer = self._at.device, self._timer
+        is_gpu = device.type == "cuda"
+        return Told(
+            "node",
+            links={"host": host_copies(timer), "disk": disk(timer, self._folder)},
+            products={it.dtype: product_rates(timer, it.dtype) for it in self._models.values()},
+            bytes_per_s=memory_speed(timer),
+            memory=torch.cuda.get_device_properties(device).total_memory if is_gpu else 0,
+            device=torch.cuda.get_device_name(device) if is_gpu else "cpu",
+            software=f"torch {torch.__version__}",
+            disturbed=timer.disturbed,
+        )
+
+    def _links(self) -> dict[str, Link]:
+        """Between two workers of a node, and between those of the same place on all nodes."""
+        found: dict[str, Link] = {}
+        slots = self._nodes.count(0)
+        if 2 in self._groups:
+            near = self._groups[2].tp
+            found |= {"near_exchange": exchanges(self._timer, near), "near_send": messages(self._timer, near)}
+        if self._nodes[-1] > 0:
+            far = self._groups[slots].dp
+            found |= {"far_exchange": exchanges(self._timer, far), "far_send": messages(self._timer, far)}
+        return found
+
+    def _points(self, task: Task, model: ProfiledModel, folder: Path) -> list[Timed]:
+        budget = 60 * self.experiment.measured.minutes / len(self.experiment.measured.tasks)
+        subjects = [self._subject(model, task, folder / str(blocks), blocks) for blocks in (FEW, MANY)]
+        timer, sides = self._timer, model.sides
+        spent = timer.spent + budget
+        explore = partial(points_of, subjects, lambda: timer.spent < spent)
+        match task.what:
+            case "predict":
+                return explore(Subject.predicted, sides.tokens, sides.lengths, bare=True)
+            case "train":
+                return explore(Subject.trained, sides.tokens, sides.lengths, bare=True)
+            case _:
+                read = explore(Subject.read, sides.tokens, sides.lengths)
+                return read + explore(Subject.decoded, sides.rows, sides.contexts, unit=1)
+
+    def _subject(self, model: ProfiledModel, task: Task, folder: Path, blocks: int) -> Subject:
+        config = replace(model.model, blocks=blocks)
+        engine = opened(folder, config, settings_of(model, task), alone(self._groups[task.tp]), self._timer, WHOLE)
+        return Subject(engine, self._timer, config.vocabulary_size, shortest=model.sides.lengths[0])
+
+    def _forget(self) -> None:
+        gc.collect()
+        if self._at.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def settings_of(model: ProfiledModel, task: Task) -> ModelConfig:
+    common: dict[str, Any] = {"path": "", "dtype": model.dtype, "backend": model.backend, "family": model.family}
+    if task.what != "train":
+        return ModelConfig(**common)
+    return TrainedModelConfig(**common, optimizer=OptimizerConfig(lr=1e-5))
+
+
+def alone(groups: ReplicaGroups) -> ReplicaGroups:
+    """The same of a model that its tensor ranks have by themselves."""
+    rank = groups.tp.ranks[groups.tp.index]
+    single = Group((rank,), rank, groups.tp.device)
+    return replace(groups, dp=single, pp=single)
+
+
+def points_of(
+    subjects: Sequence[Subject],
+    more: Callable[[], bool],
+    point: Point,
+    x: tuple[int, int],
+    y: tuple[int, int],
+    *,
+    bare: bool = False,
+    unit: int = 0,
+) -> list[Timed]:
+    """Of models of few blocks and of many, on a grid that all else follows from; `bare`: also with texts of which the
+    last token alone predicts something."""
+    made: dict[tuple[int, int], list[dict[str, float]]] = {}
+
+    def measured(at: int, length: int) -> float:
+        if (at, length) not in made:
+            made[at, length] = [point(subject, at, length) for subject in subjects]
+        return sum(sum(of.values()) for of in made[at, length])
+
+    grid: Grid = explored(measured, x, y, unit or y[-1], more)
+    places = [(at, length) for at in grid.xs for length in (*grid.ys, *(0,) * bare)]
+    for at, length in places:
+        measured(at, length)
+    return [Timed(what, *place, few, made[place][1][what]) for place in places for what, few in made[place][0].items()]

@@ -1,0 +1,107 @@
+"""What workers send each other in a time, what their memory and disks take, and how fast they multiply."""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import torch
+
+from hpcrl.algos.profile_subject import Timer
+from hpcrl.parallel.group import Group
+from hpcrl.placement.exporting import DTYPES
+from hpcrl.placement.rates import Link
+
+SENT = (2**8, 2**18, 2**22)
+"""Numbers of 4 bytes."""
+LARGE = 2**24
+"""Numbers that no cache holds."""
+REPEATS = 9
+WRITTEN = (2**12, 2**25)
+"""Bytes."""
+ROWS = (1, 4, 16, 64, 256, 1024)
+MATRIX = 1024
+"""Rows and columns of the matrix that rows are multiplied with."""
+
+
+def exchanges(timer: Timer, group: Group) -> Link:
+    """A collective with one peer: half of what a sum and what gathers it take, by the bytes that a worker sends."""
+    taken = []
+    for size in SENT:
+        flat = torch.zeros(size, device=timer.device)
+        seconds = timer.typical(partial(_exchange, group, flat), REPEATS).whole / 2
+        taken.append((4 * size / group.size * (group.size - 1), seconds))
+    return fitted(taken)
+
+
+def messages(timer: Timer, group: Group) -> Link:
+    """Both ways at once, as stages exchange: who only sends does not wait until it has arrived."""
+    taken = []
+    for size in SENT:
+        flat = torch.zeros(size, device=timer.device)
+        taken.append((4 * size, timer.typical(partial(_message, group, flat), REPEATS).whole))
+    return fitted(taken)
+
+
+def _exchange(group: Group, flat: torch.Tensor) -> None:
+    group.all_gather(group.reduce_scatter(flat), flat)
+
+
+def _message(group: Group, flat: torch.Tensor) -> None:
+    """To the next in turn, and from the one before; of two, each to the other."""
+    following, before = (group.index + 1) % group.size, (group.index - 1) % group.size
+    group.exchange([(flat, following)], [(torch.empty_like(flat), before)]).wait()
+
+
+def fitted(taken: Sequence[tuple[float, float]]) -> Link:
+    """Through (bytes, seconds): what the least takes, and the slope to the most."""
+    (least, first), (most, last) = taken[0], taken[-1]
+    slope = max(1e-12, (last - first) / (most - least))
+    return Link(round(max(0.0, first - slope * least) * 1e9), 1 / slope)
+
+
+def host_copies(timer: Timer) -> Link:
+    """From the device to its host's memory."""
+    taken = []
+    for size in (2**8, LARGE):
+        here, there = torch.zeros(size, device=timer.device), torch.zeros(size)
+        taken.append((4.0 * size, timer.typical(partial(there.copy_, here), 5).whole))
+    return fitted(taken)
+
+
+def disk(timer: Timer, folder: Path) -> Link:
+    """Of a file of each worker that is written and on disk. It has no name."""
+    taken = [(float(size), timer.typical(partial(_written, folder, bytes(size)), 3).whole) for size in WRITTEN]
+    return fitted(taken)
+
+
+def _written(folder: Path, data: bytes) -> None:
+    with TemporaryFile(dir=folder) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def memory_speed(timer: Timer) -> float:
+    """Bytes a second that a device reads and writes."""
+    numbers = torch.zeros(LARGE, device=timer.device)
+    return 2 * numbers.nbytes / timer.typical(lambda: numbers.add_(1.0), 5).whole
+
+
+def product_rates(timer: Timer, dtype: str) -> list[tuple[float, float]]:
+    """(rows, operations a second); no rate grows faster than rows."""
+    found: list[tuple[float, float]] = []
+    matrix = torch.ones(MATRIX, MATRIX, dtype=getattr(torch, DTYPES[dtype]), device=timer.device)
+    for rows in ROWS:
+        times = max(1, ROWS[-1] // rows // 4)
+        action = partial(_products, matrix.new_ones(rows, MATRIX), matrix, times)
+        rate = 2.0 * rows * MATRIX**2 * times / timer.typical(action, 3).whole
+        most = found[-1][1] * rows / found[-1][0] if found else rate
+        found.append((float(rows), min(rate, most)))
+    return found
+
+
+def _products(rows: torch.Tensor, matrix: torch.Tensor, times: int) -> None:
+    for _ in range(times):
+        torch.mm(rows, matrix)

@@ -1,0 +1,226 @@
+"""An engine that is timed: a model of a few blocks, by whole calls, while all workers do the same.
+
+A worker of a run has its peers beside it, which take memory's bandwidth and the node's power, so nothing is timed
+alone. What other programs disturb is timed again.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.engines.engine import Columns, Engine, EngineContext, Objective, Sequences, Statistic, Update
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import config_to_json, parameters_of
+from hpcrl.models.kernels import Kernels
+from hpcrl.models.output import Predictions
+from hpcrl.models.parts import parts_of
+from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import ReplicaGroups
+from hpcrl.placement.abilities import Chosen
+from hpcrl.plugins import load
+from hpcrl.processes import waited_s
+from hpcrl.workers.host import nobody_is_told
+from hpcrl.workers.meter import Meter
+
+ROUNDS = 9
+"""Of a profiled generation."""
+DISTURBED = 0.05
+"""A worker that waited for a processor for a larger share of a call was disturbed by others."""
+AGAIN = 3
+"""How often a call is made besides, if it was disturbed."""
+SPREAD = 0.03
+"""Of random numbers, on both sides of 0."""
+
+
+class Taken(NamedTuple):
+    """Seconds of a call until the last of its workers had ended, and of phases within it."""
+
+    whole: float
+    backward: float = 0.0
+    optimizer: float = 0.0
+    waited: float = 0.0
+    """For a processor, by the worker that waited longest."""
+
+    @property
+    def is_disturbed(self) -> bool:
+        return self.waited > DISTURBED * self.whole
+
+
+@dataclass
+class Timer:
+    """Times what all workers of `together` do at once, who then know the same of it, and of what it has measured."""
+
+    together: Sequence[Group]
+    """Groups along which all are reached, one after another."""
+    device: torch.device
+    meter: Meter
+    now: Callable[[], float] = time.perf_counter
+    spent: float = 0.0
+    """Seconds, in all."""
+    disturbed: int = 0
+    """Calls of which there was none that nobody disturbed."""
+
+    def slowest(self, numbers: Sequence[float]) -> list[float]:
+        """Of each number, the largest that a worker has."""
+        found = torch.tensor(numbers, dtype=torch.float64)
+        for group in self.together:
+            found = group.gathered(found.to(self.device)).amax(0).cpu()
+        return found.tolist()
+
+    def timed(self, action: Callable[[], Any]) -> Taken:
+        """Once, from when all were ready."""
+        self._finish()
+        self.slowest([0.0])
+        self.meter.begin()
+        waited, begun = waited_s(), self.now()
+        action()
+        self._finish()
+        whole, waited = self.now() - begun, waited_s() - waited
+        seconds = self.meter.taken(0.0, whole).seconds
+        taken = Taken(*self.slowest([whole, seconds.backward, seconds.optimizer, waited]))
+        self.spent += taken.whole
+        return taken
+
+    def typical(self, action: Callable[[], Any], repeats: int) -> Taken:
+        """Of some repeats, after a first that does not count: the middle one of those that nobody disturbed, or the
+        least disturbed of all."""
+        self.timed(action)
+        taken: list[Taken] = []
+        while len(taken) < repeats + AGAIN and sum(not it.is_disturbed for it in taken) < repeats:
+            taken.append(self.timed(action))
+        calm = sorted(it for it in taken if not it.is_disturbed)
+        self.disturbed += not calm
+        return calm[len(calm) // 2] if calm else min(taken, key=lambda it: it.waited / it.whole)
+
+    def _finish(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Subject:
+    """An engine, and calls of it that are timed."""
+
+    def __init__(self, engine: Engine, timer: Timer, vocabulary: int, *, shortest: int = 24, repeats: int = 3) -> None:
+        """`shortest`: tokens of texts of which the last alone predicts something."""
+        self._engine = engine
+        self._timer = timer
+        self._vocabulary = vocabulary
+        self._shortest = shortest
+        self._repeats = repeats
+        self.draw = np.random.default_rng(0)
+
+    def inference(self, prompts: Sequence[int], responses: Sequence[int]) -> Taken:
+        sequences = self._sequences(prompts, responses)
+        return self._taken(lambda: self._engine.forward(sequences))
+
+    def train_step(self, prompts: Sequence[int], responses: Sequence[int]) -> Taken:
+        sequences = self._sequences(prompts, responses)
+        columns = Columns({"weights": np.full(int(sequences.labels.sum()), 1e-3)})
+        objective = Objective(_loss)
+        return self._taken(lambda: self._engine.train_batch(sequences, columns, objective, Update(1, 0, 1)))
+
+    def generate(
+        self, prompts: Sequence[int], seeds: Sequence[int], most: int, least: int, slots: int
+    ) -> tuple[Taken, list[int]]:
+        """Also tokens of each response."""
+        texts = self._texts(prompts)
+        config = GenerationConfig(max_new_tokens=most, min_new_tokens=least, slots=slots)
+        made: list[Any] = []
+        taken = self._taken(lambda: made.append(self._engine.generate(texts, seeds, config)))
+        return taken, [len(tokens) for tokens in made[-1].tokens]
+
+    # Points of a profile, each by its number of tokens or rows and a length
+
+    def predicted(self, tokens: int, length: int) -> dict[str, float]:
+        return {"forward": self.inference(*self._sides(tokens, length)).whole}
+
+    def trained(self, tokens: int, length: int) -> dict[str, float]:
+        of = self.train_step(*self._sides(tokens, length))
+        taught = of.whole - of.backward - of.optimizer
+        return {"taught": taught, "backward": of.backward, "update": of.optimizer}
+
+    def read(self, tokens: int, length: int) -> dict[str, float]:
+        """Prompts: what twice as many of them take longer."""
+        count = max(1, tokens // length)
+        once = self.generate([length] * count, range(count), 1, 1, count)[0].whole
+        twice = self.generate([length] * 2 * count, range(2 * count), 1, 1, count)[0].whole
+        return {"prefill": twice - once, "begin": 2 * once - twice}
+
+    def decoded(self, rows: int, seen: int) -> dict[str, float]:
+        begun = self.generate([seen] * rows, range(rows), 1, 1, rows)[0].whole
+        whole = self.generate([seen] * rows, range(rows), ROUNDS, ROUNDS, rows)[0].whole
+        return {"decode": (whole - begun) / (ROUNDS - 1)}
+
+    def _sides(self, tokens: int, length: int) -> tuple[list[int], list[int]]:
+        """Prompts and responses of so many tokens that a model reads: all of them predict something, or (without a
+        length) one of each text does."""
+        each = length or self._shortest
+        count = max(1, tokens // each)
+        return ([1] * count, [each] * count) if length else ([each] * count, [1] * count)
+
+    def _texts(self, lengths: Sequence[int]) -> list[np.ndarray]:
+        """Of tokens that end nothing."""
+        return [self.draw.integers(self._vocabulary // 8, self._vocabulary, length, np.int32) for length in lengths]
+
+    def _sequences(self, prompts: Sequence[int], responses: Sequence[int]) -> Sequences:
+        return Sequences.from_rows(self._texts(prompts), self._texts(responses))
+
+    def _taken(self, action: Callable[[], Any]) -> Taken:
+        return self._timer.typical(action, self._repeats)
+
+
+def opened(
+    folder: Path,
+    config: DecoderConfig,
+    settings: ModelConfig,
+    groups: ReplicaGroups,
+    timer: Timer,
+    tokens: int,
+    ends: tuple[int, ...] = (0,),
+) -> Engine:
+    """The engine of a model with its head, of random numbers; `folder` is made, for its shape. It is trained where its
+    settings are of a role that is. `ends`: tokens that end a response."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config_to_json(config, "float32")))
+    context = EngineContext(
+        role="profiled",
+        model=replace(settings, path=str(folder), micro_batch_tokens=tokens),
+        head=config.head,
+        seed=1,
+        groups=groups,
+        device=timer.device,
+        tokenizer=folder,
+        eos_token_ids=ends,
+        steps=1 if isinstance(settings, TrainedModelConfig) else None,
+        blended=False,
+        empty=True,
+        kernels=Kernels(deterministic=False),
+        told=nobody_is_told,
+        meter=timer.meter,
+    )
+    engine: Any = load(Chosen.at_home("profiled", context.model).backend().engine).open(context)
+    engine.fill(parts_of(config, groups.cut, _random(config)))
+    made: Engine = engine
+    return made
+
+
+def _random(config: DecoderConfig) -> Iterator[tuple[str, torch.Tensor]]:
+    numbers = torch.Generator().manual_seed(1)
+    for it in parameters_of(config):
+        yield it.name, torch.empty(it.shape).uniform_(-SPREAD, SPREAD, generator=numbers)
+
+
+def _loss(
+    predictions: Predictions, columns: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, Mapping[str, Statistic]]:
+    """One that all predictions have a part in."""
+    of = predictions.log_probs if len(predictions.log_probs) else predictions.values
+    return (columns["weights"] * of).sum(), {}

@@ -1,0 +1,96 @@
+"""`hpcrl profile`: a run that measures, is stopped and resumed, and a file that a search holds to its models."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from support.experiments import values_of, write_config, write_inputs, write_model
+
+from hpcrl.cli.main import main
+from hpcrl.cli.settings import read_experiment
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import DataError, ExitCode
+from hpcrl.launch.profiling import profile_in, profile_of
+from hpcrl.placement.data_sheets import CPU_CORE
+from hpcrl.placement.profile_rates import differences
+from hpcrl.placement.rates import Rates, rates_from_json
+
+ROOT = Path(__file__).parent.parent
+SHOWN = r"^hpcrl (profile \S+ --out \S+)"
+(README,), (PAGE,) = (
+    re.findall(SHOWN, (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    for page in ("README.md", "docs/search.md")
+)
+PROFILE = [*README.replace("ppo", "grpo").split(), "--minutes", "0.02"]
+RUN = Path("profile.json.run")
+PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model")
+    write_model(tmp_path / "wide", hidden_size=64, intermediate_size=96)
+    values = values_of("grpo")
+    values["data"] |= {"train": "rows.jsonl", "tokenizer": "model"}
+    values |= {role: {"path": "model"} for role in ("actor", "reference")}
+    values["cluster"] = {"type": "local", "device": "cpu", "workers_per_node": 2}
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "grpo.yaml", values)
+    write_config(tmp_path / "wide.yaml", values | {"actor": {"path": "wide"}, "reference": {"path": "wide"}})
+    return tmp_path
+
+
+def kept(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / RUN / "samples").rglob("step-*.h5"))}
+
+
+def test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert README == PAGE
+    assert main([*PROFILE, "--detach"]) == ExitCode.DONE
+    until = time.monotonic() + PATIENCE_S
+    while len(kept(folder)) < 2:
+        assert time.monotonic() < until, "nothing was measured"
+        time.sleep(0.05)
+    main(["stop", str(RUN), "--now"])
+    first = kept(folder)
+    assert not (folder / "profile.json").exists()
+    with pytest.raises(DataError, match="of 8 things") as incomplete:
+        profile_in(RunDirectory.open(RUN))
+    assert f"hpcrl resume {RUN.absolute()}" in incomplete.value.advice[0]
+    assert main(PROFILE) == ExitCode.DONE
+    again, rates = kept(folder), rates_from_json((folder / "profile.json").read_bytes())
+    assert {name: again[name] for name in first} == first and len(again) == 8
+    held_to_its_shape(rates)
+    capsys.readouterr()
+    assert main(["search", "grpo.yaml", "--profile", "profile.json", "--proposals", "50"]) == ExitCode.DONE
+    assert "measured by profile.json.run" in capsys.readouterr().out
+    assert main(["search", "wide.yaml", "--profile", "profile.json", "--proposals", "50"]) == ExitCode.CONFIGURATION
+    said = capsys.readouterr().err
+    assert "does not fit: actor has blocks of shape h64" in said and "Make one with `hpcrl profile`" in said
+
+
+def held_to_its_shape(rates: Rates) -> None:
+    parts = {(it.part, it.of, it.tp) for it in rates.pieces}
+    assert {
+        ("block", of, tp) for of in ("forward", "taught", "backward", "prefill", "decode") for tp in (1, 2)
+    } <= parts
+    assert rates.device == "cpu" and rates.software.startswith("torch ")
+    assert rates.near.send.bytes_per_s > 0 and rates.disk.bytes_per_s > 0 and rates.fixed.call_ns > 0
+
+
+def test_what_differs_is_named(folder: Path) -> None:
+    experiment = read_experiment("grpo.yaml", [])
+    assert list(differences(experiment, CPU_CORE, "9.9")) == []
+    profile, left_out = profile_of(experiment, 1.0)
+    assert left_out == [] and list(profile.measured.models) == ["actor"]
+    assert profile.measured.tasks[:3] == ("node", "links", "predict/actor/1") and profile.control.steps == 8
+
+
+def test_a_number_of_minutes_that_is_none_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "grpo.yaml", "--out", "x.json", "--minutes", "0"]) == ExitCode.CONFIGURATION
+    assert "--minutes 0 must be above 0" in capsys.readouterr().err
+    assert not Path("x.json.run").exists()
