@@ -154,4 +154,11 @@ def points_of(
     places = [(at, length) for at in grid.xs for length in (*grid.ys, *(0,) * bare)]
     for at, length in places:
         measured(at, length)
+    for place in places:  # once more, later: what disturbed the first time is gone
+        later = [point(subject, *place) for subject in subjects]
+        made[place] = [_smaller(*pair) for pair in zip(made[place], later, strict=True)]
     return [Timed(what, *place, few, made[place][1][what]) for place in places for what, few in made[place][0].items()]
+
+
+def _smaller(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {what: min(seconds, other[what]) for what, seconds in one.items()}

@@ -30,7 +30,7 @@ from hpcrl.processes import waited_s
 from hpcrl.workers.host import nobody_is_told
 from hpcrl.workers.meter import Meter
 
-ROUNDS = 9
+ROUNDS = 17
 """Of a profiled generation."""
 DISTURBED = 0.05
 """A worker that waited for a processor for a larger share of a call was disturbed by others."""
@@ -91,14 +91,14 @@ class Timer:
 
     def typical(self, action: Callable[[], Any], repeats: int) -> Taken:
         """Of some repeats, after a first that does not count: the middle one of those that nobody disturbed, or the
-        least disturbed of all."""
+        fastest, if somebody disturbed them all."""
         self.timed(action)
         taken: list[Taken] = []
         while len(taken) < repeats + AGAIN and sum(not it.is_disturbed for it in taken) < repeats:
             taken.append(self.timed(action))
         calm = sorted(it for it in taken if not it.is_disturbed)
         self.disturbed += not calm
-        return calm[len(calm) // 2] if calm else min(taken, key=lambda it: it.waited / it.whole)
+        return calm[len(calm) // 2] if calm else min(taken)
 
     def _finish(self) -> None:
         if self.device.type == "cuda":
@@ -108,7 +108,7 @@ class Timer:
 class Subject:
     """An engine, and calls of it that are timed."""
 
-    def __init__(self, engine: Engine, timer: Timer, vocabulary: int, *, shortest: int = 24, repeats: int = 3) -> None:
+    def __init__(self, engine: Engine, timer: Timer, vocabulary: int, *, shortest: int = 24, repeats: int = 2) -> None:
         """`shortest`: tokens of texts of which the last alone predicts something."""
         self._engine = engine
         self._timer = timer

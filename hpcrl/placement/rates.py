@@ -99,9 +99,8 @@ class Surface(msgspec.Struct, frozen=True):
         if len(found) != len(xs) * len(ys) or not found:
             raise ValueError(f"{len(found)} points are no grid of {len(xs)} by {len(ys)}")
         table = np.array([[found[x, y] for y in ys] for x in xs])
-        steps = np.diff(table, axis=1, prepend=0.0)
-        steps[:, 1:] = np.maximum(steps[:, 1:], 0.0)
-        rising = np.cumsum(np.maximum.accumulate(steps, axis=0), axis=1)
+        steps = np.diff(_rising(table, axis=1), axis=1, prepend=0.0)
+        rising = np.cumsum(_rising(steps, axis=0), axis=1)
         return Surface(tuple(xs), tuple(ys), tuple(map(tuple, rising.tolist())))
 
     def at(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -114,6 +113,14 @@ class Surface(msgspec.Struct, frozen=True):
         high = table[i, up] * (1 - inside) + table[right, up] * inside
         below = np.minimum(u, 0.0) * (table[right, 0] - table[i, 0])
         return np.maximum(0.0, low * (1 - v) + high * v + below)
+
+
+def _rising(table: np.ndarray, axis: int) -> np.ndarray:
+    """The same, growing along an axis: between the largest so far and the least to come, so that what is measured too
+    high lifts others no more than what is measured too low."""
+    to_come = np.flip(np.minimum.accumulate(np.flip(table, axis), axis), axis)
+    grown: np.ndarray = (np.maximum.accumulate(table, axis) + to_come) / 2
+    return grown
 
 
 def _within(edges: tuple[float, ...], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

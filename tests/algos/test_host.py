@@ -429,7 +429,7 @@ def test_a_host_has_the_threads_and_the_determinism_of_the_configuration(folder,
 
 def test_a_layout_that_the_backend_cannot_split_is_refused(folder, monkeypatch):
     experiment = sft(folder)
-    monkeypatch.setattr("hpcrl.algos.host.axes_of", lambda role, section: ("dp",))
+    monkeypatch.setattr("hpcrl.algos.host.axes_of", lambda role, section, without_model: ("dp",))
     split = replace(
         experiment, actor=replace(experiment.actor, layout="t1p2"), cluster=ClusterConfig(workers_per_node=2)
     )

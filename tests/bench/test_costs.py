@@ -8,6 +8,9 @@ import pytest
 from support.experiments import write_inputs
 from support.pool import gloo_pool
 
+BOUND = 0.35
+"""Of a machine with other work; a wrong model is off by half, or twice."""
+
 
 @pytest.fixture
 def costs(bench_file: Callable[[str], ModuleType]) -> ModuleType:
@@ -17,12 +20,12 @@ def costs(bench_file: Callable[[str], ModuleType]) -> ModuleType:
 def test_calls_of_unseen_lengths_last_as_long_as_a_profile_of_the_same_minute_says(
     costs: ModuleType, tmp_path: Path
 ) -> None:
-    write_inputs(tmp_path)
-    grid = costs.Grid(tokens=(48, 288), lengths=(24, 96), rows=(1, 8), contexts=(16, 96), repeats=2)
-    for disturbed in (False, True):  # once, other work on the same cores may make it slower than its profile
+    sides = costs.Sides(tokens=(64, 320), lengths=(16, 64), rows=(1, 8), contexts=(16, 64))
+    for attempt in range(3):  # other work on the same cores may make it slower than its profile, or faster
+        write_inputs(tmp_path / str(attempt))
         with gloo_pool(1) as pool:
-            found = costs.compared(pool, tmp_path, "small", ("d1",), grid, repeats=2, cpu=True)
+            found = costs.compared(pool, tmp_path / str(attempt), "small", ("d1",), sides, 0.0, repeats=2, cpu=True)
         assert [it.kind for it in found] == ["inference", "train_step", "generate"]
-        if max(it.error for it in found) <= 0.25:
+        if max(it.error for it in found) <= BOUND:
             return
-        assert not disturbed, found
+    raise AssertionError(found)
