@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from figures import Figure, median
-from profiles import BUDGET_S, SIDES, TRAINED, groups_in, links, profiled, timer_of
+from profiles import BUDGET_S, POINTS, SIDES, TRAINED, groups_in, links, profiled, timer_of
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -135,7 +135,7 @@ def compared(
     near = pool.run(links)[0] if pool.size > 1 else CPU_CORE.near
     pieces: list[Measured] = []
     for tp in (1, 2) if "t2" in layouts else (1,):
-        taken = pool.run(profiled, config, tp, sides, budget_s, cpu, folder)[0]
+        taken = [it for what in POINTS for it in pool.run(profiled, config, tp, what, sides, budget_s, cpu, folder)[0]]
         pieces += PartTimes(config, BACKEND, DTYPE, tp, taken).pieces()
     rates, texts, found = rates_of(pieces, near), unseen(seed=3), []
     for layout in layouts:

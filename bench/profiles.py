@@ -2,7 +2,7 @@
 busy, and what two ranks exchange. Measured by what `hpcrl profile` measures with."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,22 +64,25 @@ def groups_in(context: Any, layout: Layout) -> ReplicaGroups:
     return alone(groups) if layout.dp == layout.pp == 1 else groups
 
 
+POINTS: Mapping[str, tuple[Callable[..., dict[str, float]], str, str, dict[str, Any]]] = {
+    "predict": (Subject.predicted, "tokens", "lengths", {"bare": True}),
+    "train": (Subject.trained, "tokens", "lengths", {"bare": True}),
+    "read": (Subject.read, "tokens", "lengths", {}),
+    "decode": (Subject.decoded, "rows", "contexts", {"unit": 1}),
+}
+"""What is measured, how, along which sides."""
+
+
 def profiled(
-    context: Any, config: DecoderConfig, tp: int, sides: Sides, budget_s: float, cpu: bool, folder: Path
+    context: Any, config: DecoderConfig, tp: int, what: str, sides: Sides, budget_s: float, cpu: bool, folder: Path
 ) -> Sequence[Timed]:
     """On a rank, of a model that is cut among so many."""
     timer, groups = timer_of(context, cpu), groups_in(context, Layout(tp=tp))
-    subjects = [_subject(config, blocks, groups, timer, folder, sides) for blocks in (FEW, MANY)]
-    found: list[Timed] = []
-    for point, x, y, how in (
-        (Subject.predicted, sides.tokens, sides.lengths, {"bare": True}),
-        (Subject.trained, sides.tokens, sides.lengths, {"bare": True}),
-        (Subject.read, sides.tokens, sides.lengths, {}),
-        (Subject.decoded, sides.rows, sides.contexts, {"unit": 1}),
-    ):
-        until = timer.spent + budget_s
-        found += points_of(subjects, partial(_has_time, timer, until), point, x, y, **how)
-    return found
+    place = folder / f"{what}-{tp}-{timer.together[0].index}"
+    subjects = [_subject(config, blocks, groups, timer, place, sides) for blocks in (FEW, MANY)]
+    point, x, y, how = POINTS[what]
+    more = partial(_has_time, timer, timer.spent + budget_s)
+    return points_of(subjects, more, point, getattr(sides, x), getattr(sides, y), **how)
 
 
 def _has_time(timer: Timer, until: float) -> bool:
@@ -89,8 +92,7 @@ def _has_time(timer: Timer, until: float) -> bool:
 def _subject(
     config: DecoderConfig, blocks: int, groups: ReplicaGroups, timer: Timer, folder: Path, sides: Sides
 ) -> Subject:
-    place = folder / f"{timer.together[0].index}-{groups.tp.size}-{blocks}"
-    engine = opened(place, replace(config, blocks=blocks), TRAINED, groups, timer, 10**6)
+    engine = opened(folder / str(blocks), replace(config, blocks=blocks), TRAINED, groups, timer, 10**6)
     return Subject(engine, timer, config.vocabulary_size, shortest=sides.lengths[0])
 
 
