@@ -92,6 +92,24 @@ class NodeLeaving(LifeCycleEvent, frozen=True, tag="node leaving"):
     why: str
 
 
+class NodesChanged(LifeCycleEvent, frozen=True, tag="nodes changed"):
+    """The attempt has another number of nodes than the one before it; `step`: the newest step that was closed then."""
+
+    before: int
+    nodes: int
+    step: int
+    why: str
+
+
+class GrowthWeighed(LifeCycleEvent, frozen=True, tag="growth"):
+    """What becomes of nodes that are there and have no place in the attempt: whether they join, or why not yet. Told
+    when it changes."""
+
+    spare: tuple[int, ...]
+    joins: bool
+    why: str
+
+
 class CommandHeard(LifeCycleEvent, frozen=True, tag="command"):
     """The master obeys a command that lies in `control/`."""
 
@@ -292,6 +310,8 @@ Event = (
     | WorkerConnected
     | WorkersReady
     | NodeLeaving
+    | NodesChanged
+    | GrowthWeighed
     | CommandHeard
     | CommandRefused
     | DrainBegun

@@ -129,6 +129,11 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/load.py: Set {}.", ["seed=many"], ["seed=3"]),
     ("config/load.py: Set {}.", ["reward.kwargs={1: .nan}"], ["reward.kwargs={}"]),
     ("config/load.py: The nearest is {}.", ["cluster.nods=2"], ["-cluster.nods=2", "cluster.nodes=2"]),
+    (
+        "placement/node_counts.py: Set on_nodes.",
+        ["cluster.nodes=1-2", 'on_nodes={"2": {actor.layuot: d2t2}}'],
+        ["-on_nodes", 'on_nodes={"2": {actor.layout: d4}}'],
+    ),
     ("placement/check_cuts.py: Leave {}.experts out.", ["actor.experts=whole"], ["-actor.experts=whole"]),
     (
         "config/load.py: Leave it out; `hpcrl submit --help --algorithm {}` lists all settings.",
@@ -652,6 +657,11 @@ COMMANDS: Sequence[tuple[str, str, str]] = (
     ("cli/arguments.py: The nearest is {}.", "submit c.yaml --dettach yes", "submit --help"),
     ("cli/arguments.py: See {} --help.", "status", "status --help"),
     ("cli/arguments.py: Give one of them.", "submit c.yaml --wait --detach", "plan c.yaml"),
+    (
+        "cli/search.py: Give one, as in --nodes {}; a run with allocation: search is searched for on each.",
+        "search c.yaml --cluster.device cpu --nodes 1-2",
+        "search c.yaml --cluster.device cpu --nodes 2",
+    ),
     ("cli/doctor.py: Give one of them.", "doctor --in-job --no-jobs", "doctor --help"),
     ("cli/doctor.py: Give 1 or more.", "doctor --nodes 0", "doctor --nodes 1 --help"),
     ("cli/draw.py: Name another file.", "draw c.yaml --out graph.txt", "draw c.yaml --out graph.dot"),

@@ -161,7 +161,7 @@ class Agent:
                 return ended
             master = None if attempt in (None, silent) or self.run.is_closed(attempt) else self._ask_in(attempt)
             if master is None:
-                time.sleep(max(SEEK_S, SEEK_OPERATIONS * cluster.nodes / LISTINGS_PER_S))
+                time.sleep(max(SEEK_S, SEEK_OPERATIONS * cluster.most_nodes / LISTINGS_PER_S))
                 continue
             code = self._serve(master)
             if isinstance(code, ExitCode):
@@ -211,7 +211,7 @@ class Agent:
                 announce(store, NodeRecord(self.at.node, socket.gethostname(), os.getpid(), self.at.incarnation))
                 self._announced.add(attempt)
             try:
-                return wait_master(store, MASTER_POLL_S, self.experiment.cluster.nodes)
+                return wait_master(store, MASTER_POLL_S, self.experiment.cluster.most_nodes)
             except (NameTimeoutError, DamagedEntryError):
                 # A damaged store shows nobody its master; the next attempt has one of its own.
                 return None

@@ -9,8 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hpcrl.cli import node_table
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
+from hpcrl.cli.node_table import OnNodes, on_each_number
 from hpcrl.cli.settings import help_with_settings, read_experiment
+from hpcrl.config.changes import with_nodes
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.dataflow.graph import MFC, Graph, topological_order
@@ -48,12 +51,19 @@ def run(words: Sequence[str]) -> int:
     capacity = check_inputs(experiment, Path(run_directory(experiment)).absolute(), ScratchIndexes())
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
+    counts = list(on_each_number(experiment)) if experiment.cluster.is_elastic else []
+    experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     plan = plan_for(experiment)
     models = estimate_models(plan, experiment)
     if given.json:
-        print(_as_json(plan, experiment, models))
+        print(_as_json(plan, experiment, models, counts))
     else:
-        Console().print(render(plan, experiment, models))
+        console = Console()
+        if counts:
+            console.print("On each number of nodes that the run may have:\n")
+            console.print(node_table.render(counts))
+            console.print("\nOn the most:")
+        console.print(render(plan, experiment, models))
         if why := _who_starts_it(experiment.cluster.type):
             print(f"cluster.type = {experiment.cluster.type}: {why}")
     return int(ExitCode.DONE)
@@ -71,7 +81,7 @@ def run_directory(experiment: ExperimentConfig) -> str:
     return str(Path(experiment.run_root) / f"{experiment.name}-<time>")
 
 
-def _as_json(plan: Plan, experiment: ExperimentConfig, models: Models) -> str:
+def _as_json(plan: Plan, experiment: ExperimentConfig, models: Models, counts: Sequence[OnNodes]) -> str:
     device = experiment.cluster.device
     loads = peaks(plan, models, device)
     told = Movements(plan, experiment, models)
@@ -83,6 +93,7 @@ def _as_json(plan: Plan, experiment: ExperimentConfig, models: Models) -> str:
         "host_memory_gib": [round(host_memory(plan, models, load.rank, device) / GIB, 3) for load in loads],
         "archive_bytes": dict(estimate_disk(experiment).archive),
         "around_calls": {rank: words for rank, words in around.items() if words},
+        **({"node_counts": msgspec.to_builtins(counts)} if counts else {}),
         "plan": msgspec.to_builtins(plan),
     }
     return json.dumps(shown, indent=2, ensure_ascii=False)

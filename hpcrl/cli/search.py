@@ -15,10 +15,10 @@ from rich.text import Text
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.outputs import try_out, written
 from hpcrl.cli.settings import help_with_settings, read_experiment
-from hpcrl.config.changes import changes
+from hpcrl.config.changes import changes, with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.yaml_file import read_yaml
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
 from hpcrl.launch.preflight import capacity_of
 from hpcrl.placement.allocate import MANUAL
@@ -51,6 +51,12 @@ def run(words: Sequence[str]) -> int:
     if given.out:
         try_out("--out", given.out)
     experiment = replace(read_experiment(given.config, [*overrides, "allocation=manual"]), allocation=MANUAL)
+    if (cluster := experiment.cluster).is_elastic:
+        raise ConfigurationError(
+            [f"cluster.nodes = {cluster.nodes} is a range, but this searches on one number of nodes."],
+            f"Give one, as in --nodes {cluster.most_nodes}; a run with allocation: search is searched for on each.",
+        )
+    experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     found = search_for(experiment, capacity_of(experiment))
     rates = found.costs.rates
     answer = told(

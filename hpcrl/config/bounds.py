@@ -16,6 +16,24 @@ Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+NodeCount = Annotated[
+    int | str,
+    Meta(description="at least 1, or from the least to the most, such as 2-8"),
+    "count or range",
+]
+"""How many nodes: a number, or from so many to so many."""
+
+
+def ends_of(nodes: int | str) -> tuple[int, int]:
+    """The least and the most of a NodeCount; (0, 0) of what is none."""
+    if isinstance(nodes, int):
+        return nodes, nodes
+    first, _, last = nodes.partition("-")
+    return (int(first), int(last)) if _is_number(first) and _is_number(last) else (0, 0)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def marks(hint: Any) -> Iterator[Any]:
@@ -36,6 +54,9 @@ def broken_bound(hint: Any, value: Any) -> str | None:
         return in_words(hint) or str(error).removeprefix("Expected ")
     if isinstance(value, float) and not math.isfinite(value):
         return in_words(hint) or "a finite number"
+    if "count or range" in marks(hint):
+        least, most = ends_of(value)
+        return None if 1 <= least <= most else in_words(hint)
     return None
 
 

@@ -34,6 +34,11 @@ class RunSettings:
     version: int = 0
     earlier: Mapping[int, Any] = field(default_factory=dict)
 
+    def on(self, nodes: int) -> "RunSettings":
+        """These settings on exactly so many nodes."""
+        earlier = {version: with_nodes(experiment, nodes) for version, experiment in self.earlier.items()}
+        return RunSettings(with_nodes(self.newest, nodes), self.version, earlier)
+
 
 def changes(
     before: ExperimentConfig, after: ExperimentConfig, classes: Collection[ChangeClass] = tuple(ChangeClass)
@@ -49,6 +54,15 @@ def under(older: E, newest: E) -> E:
     """What is replayed under `older` runs with its numbers, where and how `newest` says."""
     placed = {change.key: change.value for change in changes(older, newest, [ChangeClass.PLACEMENT])}
     return msgspec.convert(with_settings(to_dict(older), placed), type(older))
+
+
+def with_nodes(experiment: E, nodes: int) -> E:
+    """The experiment on exactly so many nodes, with what `on_nodes` says of that number. Raises msgspec.ValidationError
+    where that is of the wrong type."""
+    if experiment.cluster.nodes == nodes and not experiment.on_nodes:
+        return experiment
+    others = {**experiment.on_nodes.get(str(nodes), {}), "cluster.nodes": nodes, "on_nodes": {}}
+    return msgspec.convert(with_settings(to_dict(experiment), others), type(experiment))
 
 
 def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

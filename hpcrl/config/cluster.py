@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from hpcrl.config.bounds import Count, NonNegative, Positive
+from hpcrl.config.bounds import Count, NodeCount, NonNegative, Positive, ends_of
 from hpcrl.config.fields import ChangeClass, NameText, PathText
 from hpcrl.config.slurm import SlurmConfig
 
@@ -34,8 +34,9 @@ class ClusterConfig:
     """Your own sbatch script in place of hpcrl's; `hpcrl template` prints one to begin with."""
     snapshot: bool = False
     """On Slurm, copy hpcrl into the run directory at submission, and run this copy whatever is installed later."""
-    nodes: Count = 1
-    """Nodes, each with one agent. With type local, several agents on this machine."""
+    nodes: NodeCount = 1
+    """Nodes, each with one agent; with type local, several agents on this machine. A range, such as 2-8: the run takes
+    what it can get, from the least number to the most."""
     workers_per_node: Count = 2
     """Model workers per node: one per GPU, or CPU processes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -71,11 +72,34 @@ class ClusterConfig:
     """An agent whose master has been silent for this long leaves (its workers end after lost_after_s); in a Slurm array
     replace_timeout_s counts."""
     replace_timeout_s: Positive = 900.0
-    """On Slurm, how long the others wait for a lost node or master to come back before all are queued again."""
+    """On Slurm, how long the others wait for a lost node or master to come back before all are queued again; where
+    nodes is a range and enough of them are left, before the run continues with those."""
+    patience_s: NonNegative = 60.0
+    """Where nodes is a range, how long the run waits for more of them, once it could begin with the least number."""
+    grow_every_s: NonNegative = 600.0
+    """Where nodes is a range, how long it is at least from one time that the run takes further nodes in to the next."""
     grace_s: NonNegative = 25.0
     """How long calls in flight may take when the run was told to go; what is not done by then is done again."""
     slurm: SlurmConfig = SlurmConfig()
     """What is asked of Slurm."""
+
+    @property
+    def least_nodes(self) -> int:
+        return ends_of(self.nodes)[0]
+
+    @property
+    def most_nodes(self) -> int:
+        return ends_of(self.nodes)[1]
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the run may have one number of nodes or another."""
+        return self.least_nodes != self.most_nodes
+
+    @property
+    def node_counts(self) -> range:
+        """Every number of nodes that the run may have."""
+        return range(self.least_nodes, self.most_nodes + 1)
 
 
 def first_and_last_port(ports: str) -> tuple[int, int]:

@@ -261,6 +261,8 @@ def describe(hint: Any) -> str:
         named = [f"a {mark}" for mark in hint.__metadata__ if mark in ("path", "function", "name")]
         if named and get_origin(hint.__origin__) is tuple:
             return "a list of paths"
+        if "count or range" in hint.__metadata__:
+            return "a whole number or a range"
         return named[0] if named else describe(hint.__origin__)
     if get_origin(hint) is Literal:
         choices = list(map(str, get_args(hint)))

@@ -5,6 +5,8 @@ Journals are read from their ends, as far as is needed.
 
 from collections.abc import Iterator
 
+import msgspec
+
 from hpcrl.durable.journal import Broken, Checkpointed, Closed, Damaged, Done, Event, Stopped, Trained, decode_line
 from hpcrl.durable.journals import lines_backwards
 from hpcrl.durable.rundir import RunDirectory
@@ -17,10 +19,40 @@ def attempts_without_progress(run: RunDirectory, submission: str) -> int:
     """How many of the newest attempts, one after another, are of this submission and finished nothing.
 
     An attempt that ended in good order, as one for which no node came, is passed over, and one that found a checkpoint
-    damaged: the next one does not try it again.
+    damaged: the next one does not try it again. So is one after which the run continued on fewer nodes, or more.
     """
-    fruitless = _fruitless_attempts(run, submission)
-    return sum(not any(isinstance(event, Stopped | Damaged) for event in _newest(run, number)) for number in fruitless)
+    found, later = 0, None
+    for number in _fruitless_attempts(run, submission):
+        nodes = nodes_of(run, number)
+        resized = later is not None and nodes is not None and len(later) != len(nodes)
+        in_order = any(isinstance(event, Stopped | Damaged) for event in _newest(run, number))
+        found += not resized and not in_order
+        later = nodes or later
+    return found
+
+
+def nodes_of(run: RunDirectory, attempt: int) -> tuple[int, ...] | None:
+    """The nodes of an attempt by its plan; None where it has none, or a damaged one."""
+    try:
+        plan = msgspec.json.decode(run.files.read(run.plan(attempt)), type=_Planned)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return tuple(dict.fromkeys(worker.node for worker in plan.workers))
+
+
+def newest_nodes(run: RunDirectory) -> tuple[int, ...] | None:
+    """The nodes of the newest attempt that came to a plan."""
+    return next((nodes for number in reversed(run.numbers()) if (nodes := nodes_of(run, number))), None)
+
+
+class _Seat(msgspec.Struct, frozen=True):
+    node: int
+
+
+class _Planned(msgspec.Struct, frozen=True):
+    """Of a plan, where workers are."""
+
+    workers: tuple[_Seat, ...]
 
 
 def broken_operations(run: RunDirectory, submission: str) -> frozenset[Broken]:

@@ -21,6 +21,7 @@ Kind = Literal[
     "disk",
     "cancelled",
     "waiting for Slurm",
+    "more nodes",
     "internal",
 ]
 Confidence = Literal["certain", "likely"]
@@ -107,6 +108,11 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
         "waiting for Slurm": Verdict(
             "The run's jobs, or some of them, are waiting in the queue.",
             "Wait. If it takes too long, ask for fewer nodes or another partition.",
+            "hpcrl status {run}",
+        ),
+        "more nodes": Verdict(
+            "The run took in nodes that had come later: its number of nodes is a range.",
+            "Nothing is wrong. The run continues by itself.",
             "hpcrl status {run}",
         ),
         "internal": Verdict(

@@ -162,6 +162,7 @@ def facts_of(view: Summary) -> dict[str, str]:
         "submitted": f"{datetime.fromtimestamp(view.made.submitted, UTC):%Y-%m-%d %H:%M} UTC",
         "steps": str(view.step) + ("" if view.steps is None else f" of {view.steps}"),
         "restarts": str(view.elapsed.restarts),
+        **({"nodes": "; ".join(view.elapsed.nodes)} if view.elapsed.nodes else {}),
         "run directory": where.run_dir,
     }
     if rates:

@@ -37,7 +37,8 @@ def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery
     """What other workers, layouts and sizes change: how many there are, what stays cut as it was, what is replayed or
     made differently, and whether numbers stay the same to the bit."""
     old, new = (plan_for(experiment) for experiment in (before, after))
-    if len(old.workers) != len(new.workers):
+    ranged = before.cluster.is_elastic or after.cluster.is_elastic
+    if len(old.workers) != len(new.workers) or (ranged and before.cluster.nodes != after.cluster.nodes):
         yield f"{_nodes(before)} → {_nodes(after)}"
     yield from _kept_parts(recovery, new)
     yield from _other_replays(recovery, new)
@@ -49,7 +50,12 @@ def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery
     trained = any(_trained(old, call) != _trained(new, call) for call in new.changes)
     if redrawn := [call for call in _in_both(old, new) if old.replica(call).served != new.replica(call).served]:
         yield f"from here on {', '.join(redrawn)} will draw other responses than in an undisturbed run"
-    elif rounding or trained or any(_rounds(old, new, call, computing) for call in _in_both(old, new)):
+    elif (
+        after.cluster.is_elastic
+        or rounding
+        or trained
+        or any(_rounds(old, new, call, computing) for call in _in_both(old, new))
+    ):
         yield PROMISE
 
 

@@ -43,12 +43,12 @@ def main(
     incarnation: tuple[int, int] = (0, 0),
     host: str = LOOPBACK,
     allocation: Allocation | None = None,
+    granted: int | None = None,
 ) -> int:
     """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set.
 
     `host` is where other nodes reach this one unless cluster.interface says otherwise, `incarnation` which start of its
-    job this is; `allocation` is whom the master asks about nodes in the place of whoever the run's launcher declares.
-    """
+    job this is, `allocation` is in place of the launcher's, `granted` is how many nodes there are if that is known."""
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
     tell_faults()
@@ -66,7 +66,7 @@ def main(
                 allocation = load(launcher.allocation)(Path(run_dir), submission)
             network = network_of(cluster, host)
             with mirrored(run, every.control.mirror):
-                return int(run_master(Path(run_dir), submission, fault, network, abilities, allocation))
+                return int(run_master(Path(run_dir), submission, fault, network, abilities, allocation, granted))
         from hpcrl.agent.agent import AgentArgs, run_agent
 
         return int(run_agent(AgentArgs(Path(run_dir), node, submission, host, incarnation, abilities), fault))

@@ -30,13 +30,13 @@ class LocalLauncher:
         """Raises ConfigurationError where this machine, shared by all simulated nodes, has fewer GPUs than workers."""
         cluster = experiment.cluster
         if cluster.device == "cuda" or (cluster.device == "auto" and not hides_all(os.environ)):
-            others = (cluster.nodes - 1) * cluster.workers_per_node
+            others = (cluster.most_nodes - 1) * cluster.workers_per_node
             choose(cluster, others, os.environ, read_inventory())
         return dataclasses.replace(experiment, cluster=dataclasses.replace(experiment.cluster, type="local"))
 
     def describe(self, experiment: ExperimentConfig, run_dir: Path) -> str:
         cluster = experiment.cluster
-        agents = "an agent" if cluster.nodes == 1 else f"{cluster.nodes} agents"
+        agents = "an agent" if cluster.most_nodes == 1 else f"{cluster.most_nodes} agents"
         return (
             f"{run_dir}: a master and {agents} with workers_per_node = {cluster.workers_per_node}, as "
             "processes of this machine. `hpcrl plan` shows what they would do."
@@ -93,7 +93,7 @@ def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
     cluster = experiment.cluster
     executor = submitit.AutoExecutor(folder=run.submitit_folder(nonce), cluster="local")
     jobs = {"group": os.getpgrp()}
-    for name in ("master", *(f"agent-{node}" for node in range(cluster.nodes))):
+    for name in ("master", *(f"agent-{node}" for node in range(cluster.most_nodes))):
         process, _, node = name.partition("-")
         executor.update_parameters(timeout_min=A_YEAR_MIN, name=f"hpcrl-{name}")
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")

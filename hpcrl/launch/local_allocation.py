@@ -1,6 +1,6 @@
 """What a run's master asks of this machine: whether agents that it misses are still running."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hpcrl.durable.rundir import RunDirectory
@@ -25,6 +25,9 @@ class LocalAllocation:
             return {}
         living = LocalLauncher().living(self._run, submission)
         return {node: _ended(node) for node in missing if f"agent-{node}" not in living}
+
+    def release(self, nodes: Collection[int]) -> None:
+        """Nothing waits here."""
 
 
 def _ended(node: int) -> Absence:

@@ -23,7 +23,7 @@ def memory(cluster: ClusterConfig, *_: object) -> Capacity:
 
 
 def _of_node(cluster: ClusterConfig) -> Capacity:
-    return Capacity(machine_bytes() / cluster.nodes, "node", "this machine has for it")
+    return Capacity(machine_bytes() / cluster.most_nodes, "node", "this machine has for it")
 
 
 def machine_bytes(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = LIMITS) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcrl.config.changes import with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import sections_of
 from hpcrl.config.reward import RewardConfig
@@ -26,6 +27,7 @@ from hpcrl.launch.launcher import Launcher, declaration_of, launcher_for
 from hpcrl.placement.capacity import Capacity, check_memory
 from hpcrl.placement.disk import check_room
 from hpcrl.placement.judges import models_held
+from hpcrl.placement.node_counts import in_words, telling_count
 from hpcrl.placement.placing import cpu_roles
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
@@ -52,9 +54,7 @@ def check_inputs(
     """
     algorithm = algorithm_of(experiment)
     tokens = algorithm.batch(experiment).tokens
-    capacity = capacity_of(experiment, launcher)
-    if capacity is not None:
-        _say(check_memory(experiment, capacity))
+    capacity = _check_memory(experiment, launcher)
     if tokens is None:
         _say(_disk_doubts(experiment, root))
     _check_weights(experiment, algorithm)
@@ -70,6 +70,25 @@ def check_inputs(
         for role, reward in sections_of(copied, RewardConfig).items():
             if role in called and reward.trial_rows:
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
+    return capacity
+
+
+def _check_memory(experiment: ExperimentConfig, launcher: Launcher | None) -> Capacity | None:
+    """On each number of nodes that the run may have; what is doubtful is said of the first of which anything is.
+
+    Raises ConfigurationError.
+    """
+    capacity, doubts = None, list[str]()
+    for count in experiment.cluster.node_counts:
+        at = with_nodes(experiment, count)
+        capacity = capacity_of(at, launcher)
+        if capacity is None:
+            return None
+        with telling_count(experiment, count):
+            on = f"on {in_words(count)}: " if experiment.cluster.is_elastic else ""
+            found = [f"{on}{doubt}" for doubt in check_memory(at, capacity)]
+        doubts = doubts or found
+    _say(doubts)
     return capacity
 
 

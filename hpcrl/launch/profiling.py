@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from hpcrl.config.changes import with_nodes
 from hpcrl.config.experiment import to_dict
 from hpcrl.costs import decode
 from hpcrl.durable.archives import read_archive
@@ -26,8 +27,9 @@ PROFILE = "profile"
 
 
 def profile_of(experiment: Any, minutes: float) -> tuple[Any, list[str]]:
-    """The run that measures what an experiment's graph could use on its workers, and what it leaves out. Reads each
-    model's config.json. Raises ConfigurationError."""
+    """The run that measures what an experiment's graph could use on its workers, and what it leaves out; of a range of
+    nodes it has the least. Reads each model's config.json. Raises ConfigurationError."""
+    experiment = with_nodes(experiment, experiment.cluster.least_nodes)
     models, left_out = profiled_models(experiment, workload_of(experiment, lengths_asked(experiment)))
     if not models:
         raise ConfigurationError(

@@ -3,14 +3,19 @@
 import sys
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.placement.allocate import SEARCH, settle
+from hpcrl.placement.allocate import MANUAL, SEARCH, settle
+from hpcrl.placement.node_counts import in_words, settle_each
 
 
 def settled(experiment: ExperimentConfig) -> ExperimentConfig:
-    """The experiment as its allocation places it; `allocation` is then manual.
+    """The experiment as its allocation places it on each number of nodes that it may have; `allocation` is then manual.
 
     Raises ConfigurationError with what is wrong with the result; where nothing fits, says what is over most.
     """
+    return experiment if experiment.allocation == MANUAL else settle_each(experiment, _settled)
+
+
+def _settled(experiment: ExperimentConfig) -> ExperimentConfig:
     found: ExperimentConfig
     if experiment.allocation != SEARCH:
         found = settle(experiment)
@@ -19,6 +24,7 @@ def settled(experiment: ExperimentConfig) -> ExperimentConfig:
     from hpcrl.launch.preflight import capacity_of
     from hpcrl.placement.settling import settle_by_search
 
-    print("hpcrl: searching for an allocation", file=sys.stderr)
+    nodes = in_words(experiment.cluster.most_nodes)
+    print(f"hpcrl: searching for an allocation on {nodes}", file=sys.stderr)
     found = settle_by_search(experiment, capacity_of(experiment))
     return found

@@ -7,7 +7,7 @@ beats nor the exit. Knows nothing of Slurm.
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
@@ -45,6 +45,10 @@ class Allocation(Protocol):
 
     def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         """Replace missing nodes (→ the incarnations of their last agents, if any); what is known of each."""
+        ...
+
+    def release(self, nodes: Collection[int]) -> None:
+        """The run needs no more of these: what of them waits in a queue is not to start."""
         ...
 
 
@@ -108,19 +112,24 @@ class AllocationWatch:
                 self._note(AllocationEnds(dict(self.ends)))
         return min(self.ends.values(), default=math.inf) - self._now()
 
+    def release(self, nodes: Collection[int]) -> Future[None]:
+        """Have nodes that never came not start any more."""
+        allocation, unneeded = self._allocation, tuple(nodes)
+        return self._ask(lambda: None if allocation is None or not unneeded else allocation.release(unneeded))
+
     def first_to_go(self, within_s: float) -> list[int]:
         """The node that is taken away first, and those that go less than so much later."""
         first = min(self.ends.values(), default=math.inf)
         return [node for node, end in self.ends.items() if end <= first + within_s]
 
-    def poll(self, missing: Mapping[int, tuple[int, int] | None]) -> None:
+    def poll(self, missing: Mapping[int, tuple[int, int] | None], every_s: float = LOOK_EVERY_S) -> None:
         """Every while, have the missing nodes seen to."""
         if self._looking is not None and self._looking.done():
             self._learn(self._said(self._looking, "absences"))
             self._looking = None
         if self._allocation is None or self._looking is not None or self._clock() < self._next_look:
             return
-        self._next_look = self._clock() + LOOK_EVERY_S
+        self._next_look = self._clock() + every_s
         allocation, asked = self._allocation, dict(missing)
         self._looking = self._ask(lambda: allocation.replace_missing(asked))
 

@@ -3,6 +3,7 @@
 Alone decides nothing about the end: `judge` does, by what this class gathers. The order of calls is the driver's.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -10,17 +11,20 @@ from concurrent.futures import Future
 import msgspec
 
 from hpcrl.config.changes import RunSettings
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, WorkerEnded, WorkersReady
-from hpcrl.master.allocation import AllocationWatch
+from hpcrl.master.allocation import EVERYTHING, AllocationWatch
 from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
+from hpcrl.master.growth import Growth, Joining
 from hpcrl.master.judge import Situation, judge
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.numerics import Computing, devices, expected_memory
+from hpcrl.master.pace import Pace
 from hpcrl.master.reactor import Reactor, Report
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stalls import Stalls
@@ -51,12 +55,12 @@ class Attempt:
         reactor: Reactor,
         watch: AllocationWatch,
         nodes: NodeWait,
+        growth: Growth,
         clock: Callable[[], float] = time.monotonic,
         broken_before: Collection[Broken] = (),
     ) -> None:
         self._files = files
         self._settings = settings
-        self._cluster = settings.newest.cluster
         self._data = data
         self._schedule = schedule
         self._reactor = reactor
@@ -68,11 +72,18 @@ class Attempt:
         self._plan: Plan | None = None
         self._driver: GraphDriver | None = None
         self._stalls = Stalls(self._cluster.stalled_after_s, clock)
+        self._growth = growth
+        self._joining = Joining(growth, reactor, self.note)
 
     # ── what the reactor tells ────────────────────────────────────────────────────────────────────────────────────────
     @property
     def number(self) -> int:
         return self._files.number
+
+    @property
+    def _cluster(self) -> ClusterConfig:
+        cluster: ClusterConfig = self._settings.newest.cluster
+        return cluster
 
     def note(self, event: Event) -> None:
         self._files.note(self._located(event))
@@ -80,6 +91,7 @@ class Attempt:
     def follow(self, progress: Progress) -> None:
         """What happens to calls: it is added up."""
         self._files.follow(progress)
+        self._growth.follow(progress)
         if went_on := self._stalls.follow(progress):
             self.note(went_on)
 
@@ -115,14 +127,25 @@ class Attempt:
             self.note(left_out)
         if ending := self._assemble():
             return self._stop(ending)
-        plan = plan_under(self._settings, self._members.nodes, self._files.inputs())
+        plan = self._plan_here()
         if ending := self._nodes.unfit(plan.workers):
             return self._stop(ending)
         self._reactor.while_beating(lambda: self._begin(plan, data))
         self._plan = plan
         if ending := self._start_workers(plan):
             return self._stop(ending) if ending.asked else ending
-        return self._work(plan, self._reactor.while_beating(lambda: self._source(plan, data)))
+        source = self._reactor.while_beating(lambda: self._source(plan, data))
+        return self._work(plan, source, data.steps(self._schedule))
+
+    def _plan_here(self) -> Plan:
+        """That of the nodes that are there, which are the attempt's from now on."""
+        seats = self._nodes.seats()
+        self._members.seats = frozenset(seats)
+        if changed := self._reactor.while_beating(lambda: self._nodes.changed(seats, self._files.recovery)):
+            self.note(changed)
+            self._growth.changed(changed)
+        self._settings = self._settings.on(len(seats))
+        return plan_under(self._settings, seats, self._files.inputs())
 
     def _begin(self, plan: Plan, data: RunData) -> None:
         self._files.publish_plan(plan)
@@ -148,7 +171,7 @@ class Attempt:
     def _start_workers(self, plan: Plan) -> Ending | None:
         """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""
         limit_s, begun = self._cluster.start_timeout_s, self._clock()
-        for node in self._members.agents:
+        for node in self._seated:
             self._reactor.send_to_node(node, StartWorkers(self.number, plan.ranks_on(node)))
         ranks = [worker.rank for worker in plan.workers]
         introduced = False
@@ -164,6 +187,7 @@ class Attempt:
                 return Ending("incomplete", ExitCode.REQUEUE, why)
         computing = Computing(self._members.hellos, self._members.ready)
         expected = self._reactor.while_beating(lambda: expected_memory(plan))
+        self._growth.started(self._clock() - begun)
         self.note(WorkersReady(len(ranks), *devices(computing), expected))
         return None
 
@@ -182,8 +206,13 @@ class Attempt:
         begin = Begin(addresses, prepared, self._files.saved_roles())
         for rank in ranks:
             self._reactor.send(rank, begin)
-        for node in self._members.agents:
+        for node in self._seated:
             self._reactor.send_to_node(node, WorkersConnected())
+
+    @property
+    def _seated(self) -> list[int]:
+        """The nodes of the attempt whose agents are there."""
+        return [node for node in self._members.agents if not self._members.is_spare(node)]
 
     def _source(self, plan: Plan, data: RunData) -> StepSource:
         """Tokenises: for a thread that may be slow."""
@@ -192,8 +221,9 @@ class Attempt:
         source.measure(self._files.recovery.opened)
         return source
 
-    def _work(self, plan: Plan, source: StepSource) -> Ending:
-        """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for."""
+    def _work(self, plan: Plan, source: StepSource, steps: int) -> Ending:
+        """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for.
+        `steps` is how many the run has."""
         files = self._files
         around = Surroundings(self._reactor.send, self.note, self.follow, files.fault, self._clock)
         computing = Computing(dict(self._members.hellos), dict(self._members.ready))
@@ -205,7 +235,9 @@ class Attempt:
         while True:
             self._reactor.turn()
             driver.dispatcher.paused = self._reactor.commands.paused
-            driver.opens_steps = self._reactor.commands.stop != "finish"
+            driver.opens_steps = self._reactor.commands.stop != "finish" and not self._joining.order
+            if self._nodes.is_elastic:
+                self._look_beyond(driver.pace, steps)
             self._watch_the_end(driver)
             self._tell_stalls()
             driver.advance()
@@ -218,11 +250,20 @@ class Attempt:
             if ending is not None:
                 return self._stop(ending) if ending.asked else ending
 
+    def _look_beyond(self, pace: Pace, steps: int) -> None:
+        """What becomes of nodes without a place, and of those that are missing."""
+        self._nodes.poll()
+        step_s = pace.step_s
+        left_s = math.inf if step_s is None else min(self._watch.time_left_s(), (steps - pace.newest) * step_s)
+        if not self.situation().told_to_go:
+            self._joining.weigh(step_s, left_s)
+
     def _watch_the_end(self, driver: GraphDriver) -> None:
         """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
         driver.pace.time_left_s = self._watch.time_left_s() - END_MARGIN_S
         if why := driver.out_of_time:
-            for node in self._watch.first_to_go(END_MARGIN_S + self._cluster.slurm.signal_lead_s):
+            first = self._watch.first_to_go(END_MARGIN_S + self._cluster.slurm.signal_lead_s)
+            for node in (node for node in first if node == EVERYTHING or not self._members.is_spare(node)):
                 self._members.draining[node] = f"its allocation ends soon, and {why}"
 
     def _doing(self) -> dict[int, Doing]:
@@ -280,6 +321,7 @@ class Attempt:
             all_answered=members.all_answered,
             broken_before=self._broken_before,
             finished=driver.why_finished if driver is not None and driver.finished else "",
+            grows=self._joining.order,
             at_work=driver is not None and not self._is_at_rest(driver),
         )
 

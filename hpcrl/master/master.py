@@ -27,6 +27,7 @@ from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
+from hpcrl.master.growth import Growth
 from hpcrl.master.judge import is_replaced
 from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
@@ -41,6 +42,10 @@ from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import Finish, StartWorkers
 
 FRUITLESS_ATTEMPTS = 3
+RELEASE_S = 30.0
+"""How long a run that is over waits for an answer of whoever starts its nodes."""
+CONTINUES = ("lost", "grown")
+"""Endings after which this process begins the next attempt."""
 
 
 def run_master(
@@ -50,12 +55,14 @@ def run_master(
     network: Network,
     abilities: Abilities,
     allocation: Allocation | None = None,
+    granted: int | None = None,
 ) -> ExitCode:
     """The master's process, from its first line to its exit code."""
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir, fault), submission, signals, network, abilities, allocation).serve_run()
+        run = RunDirectory(run_dir, fault)
+        return Master(run, submission, signals, network, abilities, allocation, granted).serve_run()
     finally:
         signals.close()
 
@@ -71,6 +78,7 @@ class Master:
         network: Network,
         abilities: Abilities,
         allocation: Allocation | None = None,
+        granted: int | None = None,
     ) -> None:
         self._run = run
         self._submission = submission
@@ -78,7 +86,7 @@ class Master:
         self._experiment = experiment_from(run.configuration(submission))
         cluster = self._experiment.cluster
         sockets = Sockets(RunKey.of(run), f"master.{submission}.{os.getpid()}", network, signals.fileno())
-        members = Members(cluster.nodes, cluster.lost_after_s)
+        members = Members(min(granted or cluster.most_nodes, cluster.most_nodes), cluster.lost_after_s)
         self._reactor = Reactor(sockets, members, signals, Control(run, submission), cluster)
         self._data = self._reactor.in_background(lambda: open_data(self._experiment, indexes_of(run, submission)))
         evaluates = algorithm_of(self._experiment).evaluates(self._experiment)
@@ -87,6 +95,7 @@ class Master:
         self._nodes = NodeWait(
             RunMeetingPoint(run, submission), cluster, abilities.replaces_nodes, members, self._watch
         )
+        self._growth = Growth(self._experiment, self._reactor.in_background)
         self._last: Attempt | None = None
         self._lost = ""
 
@@ -97,7 +106,7 @@ class Master:
             return over
         while True:
             ending = self._guarded(self._next_attempt)
-            if ending.state != "lost":
+            if ending.state not in CONTINUES:
                 return self._leave(ending)
             self._lost = ending.reason
 
@@ -137,6 +146,7 @@ class Master:
             reactor,
             self._watch,
             self._nodes,
+            self._growth,
             broken_before=broken,
         )
         reactor.listener = self._last = attempt
@@ -149,7 +159,7 @@ class Master:
         except (HpcrlError, OSError) as error:
             # What ended the attempt came first, and says more than a disk that has been full since.
             print(f"attempt {attempt.number} was not closed: {error}", flush=True)
-        if ending.state == "lost":
+        if ending.state in CONTINUES:
             self._idle(attempt.number)
         return ending
 
@@ -207,8 +217,19 @@ class Master:
             self._idle(number)
         elif not replaced:
             self._reactor.send_to_all(Finish(int(ending.exit_code)))
+            self._release(ending)
         self._reactor.close()
         return ending.exit_code
+
+    def _release(self, ending: Ending) -> None:
+        """Of a run that does not continue, nodes that still wait for their turn are not to have it."""
+        if not self._experiment.cluster.is_elastic or ending.exit_code == ExitCode.REQUEUE:
+            return
+        released, deadline = self._watch.release(self._reactor.members.missing), time.monotonic() + RELEASE_S
+        while not released.done() and time.monotonic() < deadline:
+            self._reactor.turn()
+        if released.done() and (error := released.exception()) is not None:
+            print(f"nodes that have not come yet may still wait in the queue: {error}", flush=True)
 
     def _is_another_of_ours(self, number: int | None) -> bool:
         """Whether another process of this submission has claimed the attempt: the master's job was queued again while

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from hpcrl.durable.attempts import failed_rendezvous
+from hpcrl.durable.attempts import failed_rendezvous, newest_nodes
 from hpcrl.durable.notices import Notice, read_notices
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.nameresolve.filesystem import FilesystemStore
@@ -34,6 +34,10 @@ class MeetingPoint(Protocol):
         """How often, since something was finished, nodes were waited for that did not come."""
         ...
 
+    def nodes_before(self) -> tuple[int, ...] | None:
+        """Those of the newest attempt that came to a plan."""
+        ...
+
 
 class RunMeetingPoint:
     """In the run's directory. Fulfils `MeetingPoint`."""
@@ -59,3 +63,6 @@ class RunMeetingPoint:
 
     def failed(self) -> int:
         return failed_rendezvous(self._run, self._submission)
+
+    def nodes_before(self) -> tuple[int, ...] | None:
+        return newest_nodes(self._run)

@@ -56,7 +56,10 @@ class RaisedError:
 
 @dataclass
 class Members:
-    """Agents by node and workers by rank; workers belong to one attempt. Nodes beyond `nodes` are not waited for."""
+    """Agents by node and workers by rank; workers belong to one attempt. Nodes beyond `nodes` are not waited for.
+
+    A node is missing, or has a place in the attempt (`seats`), or is spare: its agent is there, and no part of it.
+    """
 
     nodes: int
     lost_after_s: float
@@ -70,12 +73,15 @@ class Members:
     failures: list[RaisedError] = field(default_factory=list)
     draining: dict[int, str] = field(default_factory=dict)
     hosts: dict[int, AgentHello] = field(default_factory=dict)
+    seats: frozenset[int] | None = None
+    """The nodes of this attempt; None before they are known: then every node is as good as one."""
     roll_called: bool = False
     """Whether agents and peers were asked for a sign of life in this attempt."""
     _by_identity: dict[bytes, Member] = field(default_factory=dict)
 
     def new_attempt(self) -> None:
         """Forget all workers; agents stay."""
+        self.seats = None
         self.workers.clear()
         self.hellos.clear()
         self.ready.clear()
@@ -98,7 +104,8 @@ class Members:
     def ask(self, ranks: Collection[int]) -> list[Member]:
         """Agents and these workers, who are asked for a sign of life from now on."""
         self.roll_called = True
-        asked = [*self.agents.values(), *(worker for rank, worker in self.workers.items() if rank in ranks)]
+        seated = [agent for node, agent in self.agents.items() if not self.is_spare(node)]
+        asked = [*seated, *(worker for rank, worker in self.workers.items() if rank in ranks)]
         for member in asked:
             member.asked = self.clock()
         return asked
@@ -125,7 +132,8 @@ class Members:
         if known is not None and surplus is not None:
             if hello.incarnation <= known.incarnation:
                 return identity
-            self.losses.append(LostMember(self.clock(), f"agent-{hello.node}", f"started again on {hello.host}"))
+            if not self.is_spare(hello.node):
+                self.losses.append(LostMember(self.clock(), f"agent-{hello.node}", f"started again on {hello.host}"))
         self.hosts[hello.node] = hello
         self.draining.pop(hello.node, None)
         member = self.agents[hello.node] = Member(identity, self.clock())
@@ -135,6 +143,14 @@ class Members:
     def is_agent(self, identity: bytes, node: int) -> bool:
         """Whether this is the one that counts of the node's agents."""
         return node in self.agents and self.agents[node].identity == identity
+
+    def is_spare(self, node: int) -> bool:
+        return self.seats is not None and node not in self.seats
+
+    @property
+    def spare(self) -> list[int]:
+        """Nodes whose agents are there, and that have no place in this attempt."""
+        return sorted(node for node in self.agents if self.is_spare(node))
 
     def dismiss(self, node: int) -> None:
         """A node goes in good order: it is missing, not lost."""
@@ -160,6 +176,9 @@ class Members:
     def missed(self, sender: str) -> None:
         """A message of this sender got lost: nobody knows what it said."""
         who = ".".join(sender.split(".")[:1])
+        kind, _, node = who.partition("-")
+        if kind == "agent" and self.is_spare(int(node)):
+            return  # it connects anew
         self.losses.append(LostMember(self.clock(), who, "a message of it got lost while it reconnected"))
 
     def is_current(self, identity: bytes) -> bool:
@@ -167,17 +186,22 @@ class Members:
         member = self._by_identity.get(identity)
         return member is not None and member.rank is not None and self.workers.get(member.rank) is member
 
-    def find_silent(self) -> None:
+    def find_silent(self) -> dict[int, str]:
         """Count as lost whoever has not been heard for `lost_after_s`, or was asked and has not answered in time; a
-        lost agent leaves the table."""
+        lost agent leaves the table. Returns the spare nodes that are gone so, and how: nobody has lost them."""
+        gone = {}
         for node, how in [(node, how) for node, agent in self.agents.items() if (how := self._silence(agent))]:
             del self.agents[node]
+            if self.is_spare(node):
+                gone[node] = how
+                continue
             told = f"{self.draining[node]}, then " if node in self.draining else ""
             self.losses.append(LostMember(self.clock(), f"agent-{node}", told + how))
         known = {loss.who for loss in self.losses}
         for rank, worker in self.workers.items():
             if f"worker-{rank}" not in known and (how := self._silence(worker)):
                 self.losses.append(LostMember(self.clock(), f"worker-{rank}", how))
+        return gone
 
     def _silence(self, member: Member) -> str:
         """How long it has been silent if that is too long, in words."""

@@ -32,6 +32,22 @@ def check_nodes(hosts: Mapping[int, AgentHello], workers: Iterable[WorkerPlan]) 
     return (ExitCode.CONFIGURATION, "; ".join(duplicates)) if duplicates else (ExitCode.DONE, "")
 
 
+def fit_nodes(hosts: Mapping[int, AgentHello]) -> dict[int, str]:
+    """Node → what is wrong with it beside those that are given before it; empty where nothing is."""
+    found: dict[int, str] = {}
+    given: dict[tuple[str, str], int] = {}
+    for node, hello in hosts.items():
+        others = [given[at] for uuid in hello.devices if (at := (hello.host, uuid)) in given]
+        if hello.trouble is not None:
+            found[node] = f"agent-{node} on {hello.host}: {hello.trouble.error}"
+        elif others:
+            found[node] = f"agent-{node} on {hello.host} has GPUs of node {others[0]}"
+        else:
+            found[node] = ""
+            given |= dict.fromkeys(((hello.host, uuid) for uuid in hello.devices), node)
+    return found
+
+
 def find_duplicates(given: Iterable[WorkerDevice]) -> list[str]:
     """A problem for every worker of a host that was given the device of another, naming both."""
     first: dict[tuple[str, str], str] = {}

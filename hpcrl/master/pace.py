@@ -6,17 +6,23 @@ from collections.abc import Callable, Iterable
 DURATION_MEMORY = 0.9
 """How much of the longest duration of a call is remembered from one to the next."""
 
+STEPS_MEASURED = 8
+"""By how many of the newest steps it is told what one takes."""
+
 
 class Pace:
     """Of one attempt. `time_left_s` is how long calls may still take before the allocation ends."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.time_left_s = math.inf
+        self.newest = 0
+        """The newest step that has closed in this attempt."""
         self._clock = clock
         self._durations: dict[str, float] = {}
         self._held_back: set[str] = set()
         self._began: dict[int, float] = {}
         self._step_s: float | None = None
+        self._closings: list[float] = []
         self._last_kept = False
 
     def took(self, call: str, seconds: float) -> None:
@@ -45,7 +51,16 @@ class Pace:
     def closed(self, step: int) -> float:
         """Seconds that a step took."""
         self._step_s = self._clock() - self._began[step]
+        self._closings = [*self._closings[-STEPS_MEASURED:], self._clock()]
+        self.newest = max(step, self.newest)
         return self._step_s
+
+    @property
+    def step_s(self) -> float | None:
+        """What one step more takes, by the newest of this attempt; None before one has closed."""
+        if len(self._closings) < 2:
+            return self._step_s
+        return (self._closings[-1] - self._closings[0]) / (len(self._closings) - 1)
 
     def forget(self, steps: Iterable[int]) -> None:
         for step in steps:

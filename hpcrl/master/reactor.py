@@ -180,7 +180,8 @@ class Reactor:
             self._hear(identity, body)
         for sender in self._sockets.take_lost():
             self.members.missed(sender)
-        self.members.find_silent()
+        for node, how in self.members.find_silent().items():
+            self.note(NodeLeaving(node, how))
         self.commands.poll(None if self.listener is None else self.listener.number, self.note)
 
     def in_background(self, work: Callable[[], Result]) -> Future[Result]:
@@ -218,6 +219,11 @@ class Reactor:
         for member in self.members.everybody:
             self._sockets.send(member.identity, body)
 
+    def let_go(self, node: int, code: ExitCode) -> None:
+        """A node goes, with the exit code that its agent is to end with; nobody loses it."""
+        self.send_to_node(node, Finish(int(code)))
+        self.members.dismiss(node)
+
     def ask(self, attempt: int, ranks: Collection[int]) -> None:
         """Agents and these workers: who gives no sign of life soon is lost, long before silence alone would tell it."""
         for member in self.members.ask(ranks):
@@ -239,8 +245,11 @@ class Reactor:
             case AgentHello():
                 self._welcome(identity, body)
             case NodeDraining() if self.members.is_agent(identity, body.node):
-                self.members.draining[body.node] = body.why
                 self.note(NodeLeaving(body.node, body.why))
+                if self.members.is_spare(body.node):
+                    self.let_go(body.node, ExitCode.REQUEUE)
+                else:
+                    self.members.draining[body.node] = body.why
             case WorkerExited() | WorkerHello() if self.listener is not None and body.attempt == self.listener.number:
                 self._came_or_went(identity, body)
             case Here() if self.listener is not None and body.attempt == self.listener.number:

@@ -65,12 +65,12 @@ def afresh(experiment: ExperimentConfig, overrides: Sequence[str]) -> list[str]:
     if not any(text.startswith("allocation=") for text in overrides):
         return list(overrides)
     cleared = [f"{role}.{key}=null" for role in models_of(experiment) for key in ("layout", "mesh")]
-    return [*cleared, "calls={}", *overrides]
+    return [*cleared, "calls={}", "on_nodes={}", *overrides]
 
 
 def allocate(experiment: Any, models: Mapping[str, DecoderConfig]) -> Candidate:
     """Homes for the roles that have none of their own, and where calls are made that `calls` does not place."""
-    at, nodes = _Allocation.of(experiment, models), experiment.cluster.nodes
+    at, nodes = _Allocation.of(experiment, models), experiment.cluster.most_nodes
     sections = {role: getattr(experiment, role) for role in models}
     free = [role for role, section in sections.items() if section.layout is None and section.mesh is None]
     homes, manual = at.homes(), candidate_of(experiment, nodes).homes
@@ -100,7 +100,7 @@ class _Allocation:
     def of(experiment: ExperimentConfig, models: Mapping[str, DecoderConfig]) -> "_Allocation":
         algorithm, cluster = algorithm_of(experiment), experiment.cluster
         batch = algorithm.batch(experiment)
-        grid = Grid(0, cluster.nodes, cluster.workers_per_node)
+        grid = Grid(0, cluster.most_nodes, cluster.workers_per_node)
         return _Allocation(
             experiment.allocation,
             grid,

@@ -64,7 +64,7 @@ def settings_with(experiment: Any, candidate: Candidate) -> Any:
     """The experiment whose settings give this candidate on its nodes. What gives it already stays as it is written, but
     layouts of models that nobody has written: those would be others on other nodes."""
     experiment = with_homes(experiment, candidate.homes)
-    nodes, entries = experiment.cluster.nodes, {}
+    nodes, entries = experiment.cluster.most_nodes, {}
     calls = algorithm_of(experiment).calls(experiment)
     given = candidate_of(experiment, nodes)
     for call in calls:
@@ -83,7 +83,7 @@ def with_homes(experiment: Any, homes: Mapping[str, Spot]) -> Any:
     """The same of homes alone: `calls` stays as it is written."""
     for role, spot in homes.items():
         if not shared_with(experiment, role):
-            experiment = _with_home(experiment, role, spot, experiment.cluster.nodes)
+            experiment = _with_home(experiment, role, spot, experiment.cluster.most_nodes)
     return experiment
 
 

@@ -170,7 +170,7 @@ def _changes(experiment: Any) -> Iterator[tuple[str, Any]]:
     models = models_of(experiment)
     wide = {role: {"dtype": "bf16"} for role, model in models.items() if model.dtype != "bf16"}
     frozen = {role: fields for role, fields in wide.items() if not hasattr(models[role], "optimizer")}
-    nodes, factor = experiment.cluster.nodes, 1
+    nodes, factor = experiment.cluster.most_nodes, 1
     while factor <= MANY_NODES:
         more = replace(experiment, cluster=replace(experiment.cluster, nodes=nodes * factor))
         said = [f"cluster.nodes = {nodes * factor}"] if factor > 1 else []

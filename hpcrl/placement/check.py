@@ -26,6 +26,7 @@ from hpcrl.placement.check_layouts import WORLD, Written, batch_problems, layout
 from hpcrl.placement.foreign_models import foreign_problems, unheld
 from hpcrl.placement.judges import judges_held, release_problems
 from hpcrl.placement.layouts import parse_layout
+from hpcrl.placement.node_counts import on_each_count, settings_problems
 from hpcrl.placement.placing import cpu_roles, entries_of, mesh_of
 from hpcrl.plugins import find
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
@@ -40,7 +41,16 @@ from hpcrl.recipes.check import (
 
 
 def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
-    """Roles that do not fit their workers, batches that do not fill them, models that are not supported."""
+    """Roles that do not fit their workers, batches that do not fill them, models that are not supported: on any number
+    of nodes that the run may have."""
+    if problems := list(settings_problems(experiment)):
+        yield from problems
+    else:
+        yield from on_each_count(_placement_problems)(experiment)
+
+
+def _placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """Of an experiment on one number of nodes."""
     if any(declaration_problems(experiment)):
         return
     algorithm = algorithm_of(experiment)
@@ -99,14 +109,14 @@ def _allocation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     elif asked[-1].isdigit():
         key, has = (
             "allocation",
-            f"{cluster.nodes} · {cluster.workers_per_node} = {cluster.nodes * cluster.workers_per_node}",
+            f"{cluster.most_nodes} · {cluster.workers_per_node} = {cluster.most_nodes * cluster.workers_per_node}",
         )
         try:
             layout = parse_layout(asked)
         except ValueError as error:
             yield Problem((key,), f"{key} = {error}.", f"Set {key}.")
             return
-        if layout.size != cluster.nodes * cluster.workers_per_node:
+        if layout.size != cluster.most_nodes * cluster.workers_per_node:
             yield Problem(
                 (key, *WORLD),
                 f"{key} = {asked} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = {layout.size} workers, but "
@@ -125,7 +135,7 @@ def _role_problems(experiment: ExperimentConfig, role: str) -> Iterator[Problem]
         return  # it is placed only then
     written = Written(role, placement.layout, f"{role}.layout", placement.mesh, f"{role}.mesh")
     try:
-        ranks = mesh_of(experiment, role, experiment.cluster.nodes)
+        ranks = mesh_of(experiment, role, experiment.cluster.most_nodes)
     except ValueError as error:
         yield mesh_problem(written, error)
         return
@@ -144,8 +154,8 @@ def _cpu_role_problems(experiment: ExperimentConfig, role: str) -> Iterator[Prob
                 f"{placement.workers} gives it workers of its own.",
                 f"Leave out {key} or {workers}.",
             )
-    parts = len(mesh_of(experiment, role, experiment.cluster.nodes))
-    has = f"cluster.nodes · {workers} = {experiment.cluster.nodes} · {placement.workers} = {parts} parts"
+    parts = len(mesh_of(experiment, role, experiment.cluster.most_nodes))
+    has = f"cluster.nodes · {workers} = {experiment.cluster.most_nodes} · {placement.workers} = {parts} parts"
     yield from batch_problems(experiment, workers, parts, f"{has} are to share them")
 
 

@@ -103,7 +103,7 @@ def _placement_problems(
     experiment: ExperimentConfig, call: MFC, entry: CallPlacement, mesh_key: str
 ) -> Iterator[Problem]:
     """Of an entry that has its form."""
-    role, key, nodes = call.role, f"calls.{call.name}", experiment.cluster.nodes
+    role, key, nodes = call.role, f"calls.{call.name}", experiment.cluster.most_nodes
     section = getattr(experiment, role)
     try:
         home = home_of(experiment, role, nodes)
@@ -140,7 +140,7 @@ class _Away(NamedTuple):
 
 def _together(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> Iterator[Problem]:
     """What entries ask for that are right one by one: of a role's home, of one copy, of the host."""
-    calls, nodes = algorithm.calls(experiment), experiment.cluster.nodes
+    calls, nodes = algorithm.calls(experiment), experiment.cluster.most_nodes
     roles = {call.name: call.role for call in calls}
     away: dict[str, _Away] = {}
     try:

@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
 def layouts_asked(experiment: ExperimentConfig) -> Iterator[Asked]:
     """Of all homes of models and all entries of `calls`. Raises ValueError where one is wrong by itself."""
-    calls, nodes = algorithm_of(experiment).calls(experiment), experiment.cluster.nodes
+    calls, nodes = algorithm_of(experiment).calls(experiment), experiment.cluster.most_nodes
     roles, models = {call.name: call.role for call in calls}, models_held(experiment)
     for role in models:
         if role in roles.values():

@@ -44,7 +44,7 @@ def layout_problems(experiment: ExperimentConfig, written: Written, ranks: Ranks
         yield Problem(settings_of(key), f"{key} = {error}.", f"Set {key}.")
         return
     if layout.size != len(ranks):
-        of = f"cluster.nodes · cluster.workers_per_node = {cluster.nodes} · {cluster.workers_per_node}"
+        of = f"cluster.nodes · cluster.workers_per_node = {cluster.most_nodes} · {cluster.workers_per_node}"
         has = f"{of} = {len(ranks)}" if written.mesh is None else f'{mesh_key} = "{written.mesh}" has {len(ranks)}'
         yield Problem(
             settings_of(key, mesh_key, *WORLD),

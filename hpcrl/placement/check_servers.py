@@ -63,7 +63,7 @@ def _node_problems(experiment: ExperimentConfig, call: MFC, entry: CallPlacement
     """A part whose workers are on several nodes."""
     slots, key = experiment.cluster.workers_per_node, f"calls.{call.name}"
     try:
-        place = place_of(experiment, call.role, entry, experiment.cluster.nodes)
+        place = place_of(experiment, call.role, entry, experiment.cluster.most_nodes)
     except ValueError:  # said of the layout or the mesh
         return
     if place.layout.size != len(place.ranks) or place.layout.pp > 1:

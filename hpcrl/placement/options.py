@@ -135,9 +135,9 @@ class _Choosing:
         self._edges = graph.edges
         self._calls = tuple(call for call in order if call.dataset == "train")
         self._evaluations = {call.name: leader(call, tuple(calls.values())) for call in order if call.dataset == "eval"}
-        self._fixed = candidate_of(experiment, cluster.nodes)
-        self._grids = grids_of(cluster.nodes, cluster.workers_per_node)
-        self._pieces = pieces_of(algorithm.batch(experiment), cluster.nodes * cluster.workers_per_node)
+        self._fixed = candidate_of(experiment, cluster.most_nodes)
+        self._grids = grids_of(cluster.most_nodes, cluster.workers_per_node)
+        self._pieces = pieces_of(algorithm.batch(experiment), cluster.most_nodes * cluster.workers_per_node)
 
     def choices(self, capacity: int) -> Choices:
         homes = self._homes()

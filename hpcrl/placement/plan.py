@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from hpcrl.backends.backend import CutBy
-from hpcrl.config.changes import RunSettings
+from hpcrl.config.changes import RunSettings, with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import Between, shared_with
 from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes
@@ -243,9 +243,11 @@ def plan_from_json(text: bytes) -> Plan:
     return msgspec.json.decode(text, type=Plan)
 
 
-def make_plan(experiment: ExperimentConfig, candidate: Candidate, nodes: int) -> Plan:
-    """The recipe's roles and calls where the candidate has them, on so many nodes. Both are valid; nothing is read or
-    made."""
+def make_plan(
+    experiment: ExperimentConfig, candidate: Candidate, nodes: int, seats: Sequence[int] | None = None
+) -> Plan:
+    """The recipe's roles and calls where the candidate has them, on so many nodes; `seats` are their numbers, where
+    they are not the first. Both are valid; nothing is read or made."""
     algorithm = algorithm_of(experiment)
     calls = algorithm.calls(experiment)
     at, replicas = _replicas(experiment, candidate, calls)
@@ -258,22 +260,26 @@ def make_plan(experiment: ExperimentConfig, candidate: Candidate, nodes: int) ->
         at=at,
         micro_batches={call: spot.micro_batch_tokens for call, spot in spots.items() if spot.micro_batch_tokens},
         replicas=replicas,
-        workers=_workers(experiment, nodes),
+        workers=_workers(experiment, range(nodes) if seats is None else seats),
         experiment=to_dict(experiment),
     )
 
 
 def plan_for(experiment: ExperimentConfig, nodes: int | None = None) -> Plan:
-    """The plan that the settings of roles and `calls` say, on so many nodes, or on those of the settings. The
+    """The plan that the settings of roles and `calls` say, on so many nodes, or on the most that the settings have. The
     experiment is valid."""
-    nodes = experiment.cluster.nodes if nodes is None else nodes
+    nodes = experiment.cluster.most_nodes if nodes is None else nodes
+    experiment = with_nodes(experiment, nodes)
     return make_plan(experiment, candidate_of(experiment, nodes), nodes)
 
 
-def plan_under(settings: RunSettings, nodes: int, inputs: Mapping[str, str]) -> Plan:
-    """The plan of an attempt, with all the settings that it executes something under, and what is read."""
+def plan_under(settings: RunSettings, seats: Sequence[int], inputs: Mapping[str, str]) -> Plan:
+    """The plan of an attempt on the nodes of these numbers, with all the settings that it executes something under, and
+    what is read."""
+    settings = settings.on(len(seats))
     earlier = {version: to_dict(experiment) for version, experiment in settings.earlier.items()}
-    plan = plan_for(settings.newest, nodes)
+    experiment = settings.newest
+    plan = make_plan(experiment, candidate_of(experiment, len(seats)), len(seats), seats)
     return msgspec.structs.replace(plan, settings=settings.version, earlier=earlier, inputs=dict(inputs))
 
 
@@ -284,10 +290,10 @@ def workers_in_words(experiment: ExperimentConfig) -> str:
     return f"{said} and {others} CPU worker{'s' if others > 1 else ''}" if others else said
 
 
-def _workers(experiment: ExperimentConfig, nodes: int) -> tuple[WorkerPlan, ...]:
+def _workers(experiment: ExperimentConfig, nodes: Sequence[int]) -> tuple[WorkerPlan, ...]:
     algorithm, slots, owners = algorithm_of(experiment), experiment.cluster.workers_per_node, cpu_roles(experiment)
-    seats = [(node, slot, algorithm.host) for node in range(nodes) for slot in range(slots)]
-    for node in range(nodes):
+    seats = [(node, slot, algorithm.host) for node in nodes for slot in range(slots)]
+    for node in nodes:
         for slot, role in enumerate(owners, slots):
             host = algorithm.roles[role].host
             assert host is not None, role

@@ -105,7 +105,7 @@ def told(
     against = _against(searched)
     reasons = tuple(_reasons(choices, best, searched.starts[against])) if against else ()
     return SearchTold(
-        workers=experiment.cluster.nodes * experiment.cluster.workers_per_node,
+        workers=experiment.cluster.most_nodes * experiment.cluster.workers_per_node,
         rates=rates,
         proposals=searched.proposals,
         is_optimal=searched.is_optimal,

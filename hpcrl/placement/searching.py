@@ -97,10 +97,10 @@ def _starts(experiment: Any, models: Mapping[str, DecoderConfig]) -> Iterator[tu
         "heuristic",
         "pipe_model",
         "pipe_data",
-        f"d{experiment.cluster.nodes * experiment.cluster.workers_per_node}",
+        f"d{experiment.cluster.most_nodes * experiment.cluster.workers_per_node}",
     )
     manual = replace(experiment, allocation="manual")
-    yield OWN, candidate_of(manual, experiment.cluster.nodes)
+    yield OWN, candidate_of(manual, experiment.cluster.most_nodes)
     for mode in modes:
         candidate = allocate(replace(experiment, allocation=mode), models)
         if not collect(settings_with(manual, candidate), (placement_problems,), ()):

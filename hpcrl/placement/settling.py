@@ -35,10 +35,11 @@ class Found:
             told = plan_told(self.searched.choices, best, "1")
             fullest = max(told.calls, key=lambda call: call.bytes_per_worker)
             cluster = self.experiment.cluster
+            workers = cluster.most_nodes * cluster.workers_per_node
             raise ConfigurationError(
                 [
-                    f"No plan fits these {cluster.nodes * cluster.workers_per_node} workers: the one that needs least "
-                    f"is {size_in_words(told.excess_bytes)} over, most of all in {fullest.call} with "
+                    f"No plan fits these {workers} workers: the one that needs least is "
+                    f"{size_in_words(told.excess_bytes)} over, most of all in {fullest.call} with "
                     f"{size_in_words(fullest.bytes_per_worker)} a worker."
                 ],
                 "Add nodes, or take smaller micro_batch_tokens, offload or bf16.",

@@ -52,7 +52,7 @@ CALLS = (MFC("measure", "profile", "inference", ("points",), ("measured",)),)
 
 def workers(experiment: ProfileExperiment) -> int:
     """How many measure; so many rows has a step, which say nothing."""
-    return experiment.cluster.nodes * experiment.cluster.workers_per_node
+    return experiment.cluster.most_nodes * experiment.cluster.workers_per_node
 
 
 ALGORITHM = Algorithm(

@@ -271,3 +271,6 @@ class SimulatedMeetingPoint:
 
     def failed(self) -> int:
         return self._kept.failed_rendezvous
+
+    def nodes_before(self) -> None:
+        """Their number never changes."""

@@ -4,12 +4,12 @@
 recovery, the judge, the waiting for nodes. What is not: arithmetic, rows, files, beats of those who live.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hpcrl.config.changes import RunSettings
+from hpcrl.config.changes import RunSettings, with_nodes
 from hpcrl.dataflow.graph import changes
 from hpcrl.durable.journal import Broken, Closed, Event, Stopped, Trained
 from hpcrl.errors import ExitCode
@@ -17,6 +17,7 @@ from hpcrl.events import AttemptEnded
 from hpcrl.master.allocation import EVERYTHING, Absence, AllocationWatch
 from hpcrl.master.attempt import Attempt
 from hpcrl.master.ending import Ending
+from hpcrl.master.growth import Growth
 from hpcrl.master.master import FRUITLESS_ATTEMPTS
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
@@ -70,10 +71,11 @@ def simulate(
 ) -> Simulated:
     """A run of an experiment to its end. `durations` are those under a plan; each attempt makes its own.
 
-    `replaces_nodes`: whether others come in the place of nodes while the rest stays. The answer follows from what is
-    given alone. Raises ConfigurationError where a disturbance is of no node, worker or step of the run, and what the
-    master's code raises.
+    `replaces_nodes`: whether others come in the place of nodes while the rest stays. Of a range of nodes the run has
+    the most from the start. The answer follows from what is given alone. Raises ConfigurationError where a disturbance
+    is of no node, worker or step of the run, and what the master's code raises.
     """
+    experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     cluster, plan = experiment.cluster, plan_for(experiment)
     disturbances.refuse_unknown(cluster.nodes, len(plan.workers), experiment.control.steps)
     return _Run(experiment, durations, rows, disturbances, replaces_nodes).to_the_end(seed)
@@ -111,13 +113,14 @@ class SimulatedMembers(Members):
 
     silent: set[bytes] | None = None
 
-    def find_silent(self) -> None:
-        if self.silent:
-            now = self.clock()
-            for member in self.everybody:
-                if member.identity not in self.silent:
-                    member.heard = now
-            super().find_silent()
+    def find_silent(self) -> dict[int, str]:
+        if not self.silent:
+            return {}
+        now = self.clock()
+        for member in self.everybody:
+            if member.identity not in self.silent:
+                member.heard = now
+        return super().find_silent()
 
     def forgive(self, slept_s: float) -> None:
         """A simulated master does not sleep."""
@@ -134,6 +137,9 @@ class SimulatedAllocation:
 
     def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         return {node: Absence("queued", "waits for its turn") for node in missing}
+
+    def release(self, nodes: Collection[int]) -> None:
+        """Whoever still waits is nobody's."""
 
 
 class _Run:
@@ -210,7 +216,8 @@ class _Run:
         data.set_result(self._rows.data)
         settings, clock = RunSettings(self._experiment), self._clock.seconds
         broken = _broken_in(kept.events)
-        attempt = Attempt(records, settings, data, schedule, reactor, watch, nodes, clock, broken)
+        growth = Growth(self._experiment, reactor.in_background, clock)
+        attempt = Attempt(records, settings, data, schedule, reactor, watch, nodes, growth, clock, broken)
         before, kept.fruitless = len(kept.events), kept.fruitless + 1
         self._cluster.restless = lambda: _restless(members, self._cluster)
         reactor.listener = attempt

@@ -1,9 +1,16 @@
 from pathlib import Path
 
+import msgspec
 from support.events import begin, checkpointed, done, opened, trained
 from support.miniature import make_run
 
-from hpcrl.durable.attempts import attempts_without_progress, broken_operations, progress_of
+from hpcrl.durable.attempts import (
+    attempts_without_progress,
+    broken_operations,
+    newest_nodes,
+    nodes_of,
+    progress_of,
+)
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Broken, Closed, Damaged, Stopped
@@ -22,6 +29,17 @@ def test_progress_is_a_finished_call_step_or_checkpoint(root: Path) -> None:
         assert attempts_without_progress(run, "s") == 0
         begin(run)
         assert attempts_without_progress(run, "s") == 1
+
+
+def test_an_attempt_after_which_the_run_had_another_number_of_nodes_is_not_fruitless(root: Path) -> None:
+    run = make_run(root / "run")
+    for nodes in (4, 3, 3, 2):
+        begin(run).append([opened(1)])
+        workers = [{"node": node, "rank": node} for node in range(nodes)]
+        run.files.publish(run.plan(run.numbers()[-1]), msgspec.json.encode({"workers": workers}), "plan")
+    assert nodes_of(run, 0) == (0, 1, 2, 3) and newest_nodes(run) == (0, 1)
+    # The first was followed by three nodes, the third by two; the other two have just failed.
+    assert attempts_without_progress(run, "s") == 2
 
 
 def test_a_new_submission_has_made_no_fruitless_attempt(root: Path) -> None:

@@ -23,6 +23,7 @@ from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
+from hpcrl.master.growth import Growth
 from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
@@ -145,7 +146,8 @@ def stage(tmp_path: Path, says: list[list[tuple[bytes, Message]]], replaces_node
     schedule = RunSchedule(experiment.control, evaluates=True, clock=clock)
     files = begin_attempt(run, changes(plan_for(experiment, NODES).calls), "first", 2, compacts=False)
     data = reactor.in_background(lambda: open_data(experiment, ScratchIndexes()))
-    attempt = Attempt(files, RunSettings(experiment), data, schedule, reactor, watch, nodes, clock)
+    growth = Growth(experiment, reactor.in_background, clock)
+    attempt = Attempt(files, RunSettings(experiment), data, schedule, reactor, watch, nodes, growth, clock)
     reactor.listener = attempt
     return Stage(run, script, commands, attempt)
 

@@ -1,13 +1,17 @@
 """Waiting for nodes: what is said of those that do not come."""
 
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
+import pytest
+from support.allocations import Lacks
 from support.chaos import create_run, toy_experiment
 
-from hpcrl.master.allocation import AllocationWatch
+from hpcrl.master.allocation import Absence, AllocationWatch
 from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
-from hpcrl.master.node_wait import NodeWait
+from hpcrl.master.node_wait import Muster, NodeWait, may_begin
 from hpcrl.wire.messages import AgentHello
 
 
@@ -30,3 +34,83 @@ def test_where_nobody_starts_a_lost_node_again_no_limit_is_blamed(tmp_path: Path
     assert ending.reason.startswith(
         "1 of 2 nodes are left, missing: [1]; nobody starts them again here. `hpcrl resume "
     )
+
+
+@pytest.mark.parametrize(
+    ("here", "coming", "waited_s", "begins"),
+    [
+        (5, 3, 0.0, True),  # as many as were wanted
+        (4, 4, 59.0, False),
+        (4, 4, 60.0, True),
+        (4, 0, 0.0, True),  # nobody else comes
+        (1, 0, 1e9, False),  # too few
+    ],
+)
+def test_an_attempt_begins_with_enough_nodes_once_there_is_no_more_to_wait_for(
+    here: int, coming: int, waited_s: float, begins: bool
+) -> None:
+    known = Muster(here, least=2, wanted=5, coming=coming, waited_s=waited_s, patience_s=60.0)
+    assert may_begin(known) == begins
+
+
+class Ranged:
+    """Nodes of a range 2-4 on a clock of the test's own; who is lost is replaced within 900 s."""
+
+    def __init__(self, folder: Path, absence: Absence | None = None) -> None:
+        self.run = create_run(folder / "run", toy_experiment(nodes="2-4"))
+        cluster = toy_experiment(nodes="2-4", patience_s=60.0, replace_timeout_s=900.0).cluster
+        self.now = 0.0
+        self.members = Members(4, 1e9, lambda: self.now)
+        allocation = None if absence is None else Lacks(absence)
+        self.watch = AllocationWatch(allocation, lambda event: None, lambda: self.now, ask=at_once)
+        point = RunMeetingPoint(self.run, "first")
+        self.wait = NodeWait(point, cluster, True, self.members, self.watch, lambda: self.now)
+        self.wait.begin(0, "tcp://master")
+
+    def comes(self, *nodes: int) -> None:
+        for node in nodes:
+            self.members.agent(b"agent%d" % node, AgentHello(node, "host", 2, node))
+
+    def after(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.wait.is_complete()
+
+
+def at_once(question: Any) -> Any:
+    answer: Future[Any] = Future()
+    answer.set_result(question())
+    return answer
+
+
+def test_the_patience_for_more_nodes_begins_with_the_least_number_and_a_lost_one_has_its_own(tmp_path: Path) -> None:
+    nodes = Ranged(tmp_path)
+    nodes.comes(3)
+    assert not nodes.after(200.0) and nodes.wait.given_up() is None
+    nodes.comes(1)
+    assert not nodes.after(0.0) and not nodes.after(59.0) and nodes.after(1.0)
+    assert nodes.wait.seats() == (1, 3)
+    nodes.comes(0)
+    assert nodes.after(0.0) and nodes.wait.seats() == (0, 1, 3)  # who has come meanwhile is taken along
+    nodes.members.dismiss(3)
+    assert not nodes.after(0.0) and not nodes.after(899.0)
+    nodes.comes(2)
+    assert nodes.after(0.0) and nodes.wait.seats() == (0, 1, 2)  # another is as good
+    nodes.members.dismiss(1)
+    assert not nodes.after(0.0) and nodes.after(900.0) and nodes.wait.seats() == (0, 2)
+    nodes.members.dismiss(0)
+    assert not nodes.after(0.0) and not nodes.after(901.0)
+    ending = nodes.wait.given_up()
+    assert ending is not None and ending.reason.startswith("1 of 2-4 nodes came within 900 s, missing: [0, 1, 3]")
+
+
+def test_nodes_that_never_come_are_not_waited_for_where_enough_others_are_there(tmp_path: Path) -> None:
+    nodes = Ranged(tmp_path, Absence("gone", "job 7_2 was cancelled"))
+    nodes.comes(0, 1)
+    assert not nodes.after(0.0)
+    while not nodes.after(0.1):
+        assert nodes.wait.given_up() is None
+    assert nodes.now < 60.0, "it is known that nobody else comes"
+    nodes.members.dismiss(0)
+    while (ending := nodes.wait.given_up()) is None:
+        assert not nodes.after(0.1)
+    assert ending.state == "failed" and "job 7_2 was cancelled" in ending.reason

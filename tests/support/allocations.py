@@ -1,6 +1,6 @@
 """Allocations that a test has made up."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from hpcrl.errors import InternalError
@@ -23,6 +23,9 @@ class EndsAt:
     def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         return {}
 
+    def release(self, nodes: Collection[int]) -> None:
+        """Nobody waits."""
+
 
 @dataclass(frozen=True)
 class Lacks:
@@ -35,3 +38,6 @@ class Lacks:
 
     def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         return dict.fromkeys(missing, self.absence)
+
+    def release(self, nodes: Collection[int]) -> None:
+        """Nobody waits."""

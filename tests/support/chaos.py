@@ -280,15 +280,8 @@ def begin(
     """Start a submission whose process ids strikes can find."""
     (run.root.parent / "pids").unlink(missing_ok=True)
     jobs = start(run.root, submission, fault, nodes, allocation)
-    _write_pids(run, jobs)
+    jobs.write_pids(run.root.parent / "pids")
     return jobs
-
-
-def _write_pids(run: RunDirectory, jobs: Jobs) -> None:
-    """Atomically: strikes read it."""
-    temporary = run.root.parent / "pids.tmp"
-    temporary.write_text("".join(f"{name} {jobs.pid(name)}\n" for name in jobs.processes))
-    temporary.rename(run.root.parent / "pids")
 
 
 def kill_once(run: RunDirectory, role: str, point: str, nth: int) -> None:

@@ -75,6 +75,12 @@ class Jobs:
         process.join(timeout_s)
         return RUNNING if process.exitcode is None else process.exitcode
 
+    def write_pids(self, path: Path) -> None:
+        """Atomically: strikes read it."""
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(f"{name} {self.pid(name)}\n" for name in self.processes))
+        temporary.rename(path)
+
     def kill_all(self) -> None:
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
@@ -92,15 +98,24 @@ def start(
 ) -> Jobs:
     """Start the master and the agents of a submission, in the environment that this process has now."""
     assert b"tests." not in pickle.dumps(fault), "a fault has to be in tests/support: processes import no test"
-    context = forkserver()
-    processes = {}
-    for name in ("master", *(f"agent-{node}" for node in range(nodes))):
-        process, _, node = name.partition("-")
-        out = run_dir.parent / f"{run_dir.name}.{submission}.{name}.log"
-        arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault, allocation, dict(os.environ))
-        processes[name] = context.Process(target=_job, args=arguments)
-        processes[name].start()
-    return Jobs(processes)
+    names = ("master", *(f"agent-{node}" for node in range(nodes)))
+    return Jobs({name: start_job(run_dir, submission, name, fault, allocation) for name in names})
+
+
+def start_job(
+    run_dir: Path,
+    submission: str,
+    name: str,
+    fault: Callable[[str], None] = no_fault,
+    allocation: Allocation | None = None,
+) -> ForkServerProcess:
+    """One of a submission's jobs: `master` or `agent-N`."""
+    process, _, node = name.partition("-")
+    out = run_dir.parent / f"{run_dir.name}.{submission}.{name}.log"
+    arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault, allocation, dict(os.environ))
+    started = forkserver().Process(target=_job, args=arguments)
+    started.start()
+    return started
 
 
 def alive_of(run_dir: Path) -> list[str]:

@@ -58,11 +58,12 @@ def undisturbed(folder: Path) -> Remains:
     return remains(undisturbed_run(folder))
 
 
-def undisturbed_run(folder: Path) -> RunDirectory:
+def undisturbed_run(folder: Path, steps: int = STEPS) -> RunDirectory:
     """The same workers on this machine, without delays, to the end."""
     values = toy_values("none")
     values["cluster"] |= {"type": "local", "slurm": {}, "nodes": 1, "workers_per_node": 4}
     values["toy"] |= {"delay_s": 0.0}
+    values["control"] |= {"steps": steps}
     path = folder / "reference.json"
     path.write_text(json.dumps(values))
     run = create_run(folder / "reference", load_config(path))
@@ -108,11 +109,11 @@ class SlurmRun:
     def wait_steps(self, more: int, timeout_s: float = 90.0) -> None:
         """Until so many further steps are closed."""
         aim = self.steps + more
-        self._wait(lambda: self.steps >= aim, timeout_s, f"step {aim}")
+        self.wait(lambda: self.steps >= aim, timeout_s, f"step {aim}")
 
     def wait_done(self, timeout_s: float = 120.0) -> None:
         """Until the run is done and none of its jobs is left, nor any process of one."""
-        self._wait(lambda: self.verdict == "done", timeout_s, "done")
+        self.wait(lambda: self.verdict == "done", timeout_s, "done")
         jobs = [job for name in ("master", "workers", "run") for job in self.jobs(name)]
         self.cluster.wait_ended(*jobs)
         self.cluster.wait_no_processes()
@@ -142,10 +143,10 @@ class SlurmRun:
 
     def _living(self, name: str) -> int:
         """The process itself, and none of an older attempt where a newer one has not told of its own yet."""
-        self._wait(lambda: Path(f"/proc/{self.pid(name)}").exists(), 60, f"{name} alive")
+        self.wait(lambda: Path(f"/proc/{self.pid(name)}").exists(), 60, f"{name} alive")
         return self.pid(name)
 
-    def _wait(self, look: Any, timeout_s: float, what: str) -> None:
+    def wait(self, look: Any, timeout_s: float, what: str) -> None:
         try:
             wait_until(look, timeout_s, what)
         except AssertionError as error:

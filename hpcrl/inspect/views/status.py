@@ -20,6 +20,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.alive import is_running
 from hpcrl.inspect.hints import what_next
+from hpcrl.inspect.nodes import lines_of, nodes_now
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.shown_settings import shown_settings
@@ -105,7 +106,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     slurm: Queue | None = None
     skipped: Skipped = Skipped()
     origins: tuple[str, ...] = ()
-    """What it was made with: the run and the step that it was forked from, and where other settings began to count."""
+    """What it was made with: the run and the step that it was forked from, where other settings began to count, and how
+    many nodes it has, where that may change."""
 
     @property
     def stalled(self) -> list[Stall]:
@@ -117,7 +119,8 @@ class RunStatus(msgspec.Struct, frozen=True):
 def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
     """Everything `hpcrl status` says, from the run directory, and from the queue for a run on Slurm."""
     run = RunDirectory.look(run_dir)
-    reader, control = RunReader(run), shown_settings(run)["control"]
+    reader, settings = RunReader(run), shown_settings(run)
+    control = settings["control"]
     seen = reader.seen
     attempt = run.newest_attempt()
     activity = reader.newest
@@ -140,7 +143,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         hint=_hint(run, state, cause),
         slurm=queue,
         skipped=_skipped(reader, seen),
-        origins=_origins(run, seen),
+        origins=(*_origins(run, seen), *_nodes(reader, settings["cluster"]["nodes"])),
     )
 
 
@@ -283,6 +286,11 @@ def _origins(run: RunDirectory, seen: Seen) -> tuple[str, ...]:
     fork = forked_from(run)
     changes = [f"{version} since step {step}" for step, version in seen.settings]
     return (*([f"fork of  {fork}"] if fork else ()), *([f"settings {', '.join(changes)}"] if changes else ()))
+
+
+def _nodes(reader: RunReader, asked: int | str) -> tuple[str, ...]:
+    now = nodes_now(reader, asked)
+    return () if now is None else tuple(lines_of(now))
 
 
 def _phase(activity: Activity) -> State:

@@ -10,6 +10,7 @@ from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Verdict
 from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import SHARE_RIGHT, figures, series
+from hpcrl.inspect.nodes import changes_of
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.inspect.utilisation import newest_peaks
@@ -86,11 +87,13 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 class Elapsed(msgspec.Struct, frozen=True):
-    """Where the time went. `restarts` counts attempts after the first that had a process."""
+    """Where the time went. `restarts` counts attempts after the first that had a process; `nodes` says how their number
+    has changed, where it is a range."""
 
     restarts: int
     attempts: list[Attempt]
     ledger: Ledger
+    nodes: tuple[str, ...] = ()
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -145,7 +148,12 @@ def summary(reader: RunReader) -> Summary:
         over_all=dict(over_all(line.event for line in read_history(run).lines if line.event is not None) or {}),
         calls=_calls(reader),
         speed=_speed(reader),
-        elapsed=Elapsed(max(0, len(reader.attempts) - (1 if origin is None else 2)), attempts(reader), ledger(reader)),
+        elapsed=Elapsed(
+            max(0, len(reader.attempts) - (1 if origin is None else 2)),
+            attempts(reader),
+            ledger(reader),
+            changes_of(reader),
+        ),
         late=[LateRow(number, row["step"]) for number, row in reader.late()],
         cause=cause,
         hints=_hints(str(run.root), verdict, cause),

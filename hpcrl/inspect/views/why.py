@@ -16,6 +16,7 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.initiator import NATURES, by_words, initiator, process_of, users_lines
 from hpcrl.inspect.job_ends import CODES, kind_of
 from hpcrl.inspect.lines import last_lines
+from hpcrl.inspect.nodes import change_at, in_words
 from hpcrl.inspect.own_code import OwnCode, OwnLine, named_in
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.reader import RunReader
@@ -103,6 +104,8 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
     times = [each.entry.time for each in found.evidence if isinstance(each, Told)]
     own = OwnCode(run)
     edit = own.line(found.said, found.frames, found.traceback) if found.kind == "user's code" else None
+    changed = change_at(run, number + 1) if continued else None
+    then = "" if changed is None else f"\nThe run continued: it {in_words(changed)}."
     verdict = f"hang in {found.where or found.who or 'starting'}" if found.kind == "hang" else found.kind
     return Cause(
         attempt=number,
@@ -111,7 +114,7 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
         confidence=found.confidence,
         who=found.who,
         where=found.where,
-        said=plain(own.named(found.said)),
+        said=plain(own.named(found.said) + then),
         time=min(times, default=None),
         frames=plain(own.named(found.frames)),
         traceback=found.traceback,

@@ -5,7 +5,7 @@ treated it (`requeue`), and a successor is sent once for each incarnation, whoev
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from hpcrl.master.allocation import EVERYTHING, Absence
 
 TIMEOUT_S = 20.0
 """A master that leaves waits for no answer, and one that stays asks again."""
+WAITING = (State.PENDING, State.REQUEUED, State.HELD)
 ANNOUNCED_S = 120.0
 """For so long a successor that a batch script has announced may be on its way; then nobody sends it any more."""
 _FOR_GOOD = frozenset(
@@ -75,6 +76,14 @@ class SlurmAllocation:
             node: self._find_or_replace(node, last, [each for each in queued if each.id.element == node])
             for node, last in sorted(missing.items())
         }
+
+    def release(self, nodes: Collection[int]) -> None:
+        """Cancel the elements of these nodes that wait in the queue, each by its own id."""
+        arrays = self._arrays()
+        queued = self._slurm.squeue(arrays) if arrays and nodes else ()
+        waiting = [str(it.id) for it in queued if it.id.element in nodes and it.state.state in WAITING]
+        if waiting:
+            self._slurm.scancel(waiting)
 
     def _find_or_replace(self, node: int, last: tuple[int, int] | None, seen: Sequence[Queued]) -> Absence:
         alive = [each for each in seen if each.state.is_alive]

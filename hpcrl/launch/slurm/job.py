@@ -70,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(prog="hpcrl.launch.slurm.job")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of arithmetic")
     parser.add_argument("--script", type=int, help="process id of the batch script, on its node")
+    parser.add_argument("--nodes", type=int, default=0, help="nodes that Slurm gave to a job that has all of them")
     parser.add_argument("run")
     parser.add_argument("submission")
     parser.add_argument("role", choices=("master", "agent"))
@@ -98,6 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         given.threads,
         incarnation=incarnation_of(os.environ),
         host=address_of_this_node(),
+        granted=given.nodes or None,
     )
     if seen and not is_script(given.script, os.environ):
         speaks_as = speaker(run, given.submission, given.role)

@@ -69,7 +69,7 @@ class SlurmLauncher:
     def prepare(self, experiment: ExperimentConfig) -> ExperimentConfig:
         topology, _ = choose_topology(experiment.cluster)
         cluster = dataclasses.replace(experiment.cluster, type="slurm", topology=topology)
-        self._refuse(cluster.nodes, topology)
+        self._refuse(cluster.most_nodes, topology)
         self._refuse_cpus(cluster, cpu_roles(experiment))
         prepared = dataclasses.replace(experiment, cluster=cluster)
         # What is wrong with a template or an option is said before anything is made.

@@ -63,8 +63,10 @@ def choose_topology(cluster: ClusterConfig) -> tuple[Topology, str]:
     """The topology, and why it is that one."""
     if cluster.topology != "auto":
         return cluster.topology, f"cluster.topology = {cluster.topology}"
-    if cluster.nodes == 1:
+    if cluster.most_nodes == 1:
         return "colocated", "one node: nothing could be replaced while the rest waits, and one job queues once"
+    if cluster.is_elastic:
+        return "array", f"{cluster.nodes} nodes: each comes when it can, and a lost one is replaced"
     return "array", f"{cluster.nodes} nodes: a lost one is replaced while the others wait"
 
 
@@ -76,10 +78,10 @@ def render(cluster: ClusterConfig, topology: Topology, target: Target, cpu_worke
     template = read_template(topology, cluster.template)
     slurm, cpus = cluster.slurm, node_cpus(cluster, cpu_workers)
     if topology == "array":
-        elements = [f"--array=0-{cluster.nodes - 1}", "--nodes=1"]
+        elements = [f"--array=0-{cluster.most_nodes - 1}", "--nodes=1", "--ntasks-per-node=1"]
         parts = [("master", _master_options(slurm, topology)), ("workers", [*elements, *_node_options(cluster, cpus)])]
     else:
-        nodes = [f"--nodes={cluster.nodes}", *_node_options(cluster, cpus)]
+        nodes = [*_nodes_asked(cluster), *_node_options(cluster, cpus)]
         parts = [("run", nodes if topology == "colocated" else [*_master_options(slurm, topology), HETJOB, *nodes])]
     return tuple(_script(cluster, target, name, options, template, cpus) for name, options in parts)
 
@@ -176,7 +178,6 @@ def _node_options(cluster: ClusterConfig, cpus: int) -> list[str]:
     """Of each node: one agent with all that its workers need."""
     slurm = cluster.slurm
     return [
-        "--ntasks-per-node=1",
         f"--cpus-per-task={cpus}",
         *_gpu_options(cluster),
         *_given(
@@ -185,6 +186,14 @@ def _node_options(cluster: ClusterConfig, cpus: int) -> list[str]:
         ),
         *slurm.flags,
     ]  # fmt: skip
+
+
+def _nodes_asked(cluster: ClusterConfig) -> list[str]:
+    """Of a job that has all nodes. Of a range Slurm gives as many as there are; but the least number where it is told
+    how many tasks each has."""
+    if cluster.is_elastic:
+        return [f"--nodes={cluster.least_nodes}-{cluster.most_nodes}"]
+    return [f"--nodes={cluster.most_nodes}", "--ntasks-per-node=1"]
 
 
 def node_cpus(cluster: ClusterConfig, cpu_workers: int) -> int:

@@ -191,3 +191,11 @@ def test_a_silent_controller_changes_nothing(sent: Sent) -> None:
 def test_nodes_that_are_no_jobs_of_their_own_are_not_looked_after(sent: Sent) -> None:
     assert sent.allocation.replace_missing({}) == {}
     assert SlurmAllocation(sent.run.root, "another", sent.fake.commands()).replace_missing({0: None}) == {}
+
+
+def test_what_still_waits_is_cancelled_by_its_own_id_and_what_runs_is_left_alone(tmp_path: Path) -> None:
+    sent = Sent(tmp_path)
+    sent.fake.run(101, element=0)
+    sent.allocation.release([0, NODE])
+    words = {job["element"]: job["state"] for job in sent.fake.state["jobs"] if job["job"] == 101}
+    assert (words[0], words[NODE]) == ("RUNNING", "CANCELLED")

@@ -1,0 +1,41 @@
+"""How long a step is expected to take on some number of nodes, by the list schedule of the search."""
+
+from dataclasses import replace
+from typing import Any
+
+from hpcrl.config.changes import with_nodes
+from hpcrl.errors import HpcrlError
+from hpcrl.ops.search import score_plans
+from hpcrl.placement.candidate import candidate_of
+from hpcrl.placement.costs import read_costs
+from hpcrl.placement.options import choices_of
+from hpcrl.placement.search_inputs import lengths_asked, rates_asked
+from hpcrl.placement.search_told import step_s
+from hpcrl.placement.workload import workload_of
+
+ANY = 1 << 62
+"""Bytes: whether a plan fits is asked elsewhere."""
+
+
+def expected_step_s(experiment: Any, nodes: int) -> float | None:
+    """Seconds of a step on so many nodes; None where nothing is known of the workers' device, or the experiment has
+    nothing that can be reckoned. Reads each model's config.json."""
+    at = replace(with_nodes(experiment, nodes), allocation="manual")
+    try:
+        costs = read_costs(at, rates_asked(at), workload_of(at, lengths_asked(at)))
+        candidate = candidate_of(at, nodes)
+        choices = choices_of(at, {}, costs, ANY, (candidate,))
+        plan = choices.plan_of(candidate)
+        if plan is None:
+            return None
+        choices.problem.check()
+        return step_s(score_plans(choices.problem, [plan])[0]) or None
+    except (HpcrlError, OSError, ValueError):
+        return None
+
+
+def expected_ratio(experiment: Any, before: int, after: int) -> float:
+    """How long a step on `after` nodes is expected to take, as a share of one on `before`; where that cannot be
+    reckoned, as if all work were shared evenly."""
+    old, new = (expected_step_s(experiment, nodes) for nodes in (before, after))
+    return before / after if old is None or new is None else new / old

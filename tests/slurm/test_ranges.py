@@ -1,0 +1,94 @@
+"""Runs of a range of nodes on a real Slurm: each takes what it can get, and ends as if undisturbed, up to rounding."""
+
+from typing import Any
+
+import pytest
+from support.chaos import started_twice
+from support.elastic import Whole, assert_nearly_equal, whole
+from support.ranges import changes_of, told
+from support.slurm_cluster import SlurmCluster
+from support.slurm_runs import SlurmRun, hpcrl, toy_values, undisturbed_run
+
+from hpcrl.events import AttemptEnded, NodesChanged
+
+pytestmark = pytest.mark.slurm
+STEPS = 60
+
+
+def ranged(slurm: SlurmCluster, **cluster: Any) -> dict[str, Any]:
+    """A worker on each of two to four nodes, which it has alone; the master is elsewhere."""
+    values = toy_values("low", nodes="2-4", patience_s=3.0, replace_timeout_s=4.0, grow_every_s=0.0, **cluster)
+    values["control"] |= {"steps": STEPS}
+    values["cluster"]["slurm"]["flags"] = ["--exclusive", f"--exclude={','.join(slurm.cpu_nodes)}"]
+    return values
+
+
+@pytest.fixture(scope="module")
+def reference(slurm_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return whole(undisturbed_run(tmp_path_factory.mktemp("reference"), steps=STEPS))
+
+
+def wait_change(run: SlurmRun, before: int, after: int) -> None:
+    run.wait(lambda: (before, after) in changes_of(run.run), 90, f"a change from {before} to {after} nodes")
+
+
+def test_an_array_begins_with_what_has_come_grows_shrinks_and_leaves_nothing_in_the_queue(
+    slurm: SlurmCluster, reference: Whole
+) -> None:
+    third, fourth = slurm.gpu_nodes[2:4]
+    taken = [slurm.preempt(third), slurm.preempt(fourth)]
+    slurm.wait(lambda: all(slurm.state(each.job_id) == "RUNNING" for each in taken), "both nodes are taken")
+    run = SlurmRun.submit(slurm, ranged(slurm))
+    (workers,) = run.jobs("workers")
+    run.wait_steps(2)
+    assert slurm.state(f"{workers}_3") == "PENDING" and changes_of(run.run) == []
+    said = hpcrl(slurm, "status", str(run.run.root)).stdout
+    assert "on 2 of 2-4 nodes" in said
+
+    taken[0].end()
+    wait_change(run, 2, 3)
+    (joined,) = [element for element in (2, 3) if slurm.state(f"{workers}_{element}") == "RUNNING"]
+    run.wait_steps(2)
+    with slurm.preempt(f"{workers}_{joined}"):
+        wait_change(run, 3, 2)
+        run.wait_steps(2)
+    wait_change(run, 2, 3)
+    assert "not replaced within cluster.replace_timeout_s = 4" in told(run.run, NodesChanged)[1].why
+
+    run.wait(lambda: run.verdict == "done", 120, "done")
+    slurm.wait_ended(workers)
+    assert_nearly_equal(run.run, reference)
+    assert started_twice(run.run) == []
+    assert {event.state for event in told(run.run, AttemptEnded)} == {"grown", "lost", "done"}
+    states = [slurm.state(f"{workers}_{element}") for element in range(4)]
+    assert sorted(states) == ["CANCELLED", "COMPLETED", "COMPLETED", "COMPLETED"]
+    assert slurm.state(taken[1].job_id) == "RUNNING", "nobody else's job was touched"
+    taken[1].end()
+    slurm.wait_no_processes()
+
+
+@pytest.mark.parametrize("topology", ["colocated", "hetjob"])
+def test_a_job_that_has_all_nodes_uses_those_that_slurm_gave(
+    slurm: SlurmCluster, reference: Whole, topology: str
+) -> None:
+    taken = [slurm.preempt(node) for node in slurm.gpu_nodes[2:4]]
+    slurm.wait(lambda: all(slurm.state(each.job_id) == "RUNNING" for each in taken), "both nodes are taken")
+    run = SlurmRun.submit(slurm, ranged(slurm, topology=topology) | {"name": topology})
+    (job,) = run.jobs("run")
+    run.wait_steps(2)
+    assert changes_of(run.run) == []
+    for each in taken:
+        each.end()
+    slurm.requeue(job)
+    wait_change(run, 2, 4)
+    run.wait_steps(2)
+    if topology == "hetjob":  # is not preempted where its master is not
+        slurm.node_down(slurm.gpu_nodes[3])
+        wait_change(run, 4, 3)
+        slurm.node_up(slurm.gpu_nodes[3])
+    else:
+        with slurm.preempt(slurm.gpu_nodes[3]):
+            wait_change(run, 4, 3)
+    run.wait_done()
+    assert_nearly_equal(run.run, reference)
+    assert started_twice(run.run) == []
