@@ -34,6 +34,8 @@ LEAST_RANGE = 1e-6
 COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c")
 QUIET = "#8a8a86"
 CHANGED = "#ad1a72"
+LABEL_WIDTH = 0.25
+"""Of an axis: what the longest label of a change takes on a page."""
 MOST_POINTS = 1000
 """Of a curve: more than a panel has pixels."""
 PAGE_COLOURS = {
@@ -121,11 +123,10 @@ def _plot(run: RunDirectory) -> dict[str, bytes]:
     figure.suptitle(title, fontsize=11, x=0.01, ha="left", color="#37352f")
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(lines, columns, number + 1)
-        _draw(axes, panel, rows, reader.restarts())
+        _draw(axes, panel, rows, reader.restarts(), reader.seen.settings)
         axes.set_title(plain(panel.title), fontsize=9.5, loc="left", color="#37352f")
         if len(panel.curves) > 1:
             axes.legend(fontsize=8, frameon=False, loc="lower right")
-        _mark_settings(axes, reader.seen.settings)
     made = {}
     for kind in ("png", "svg"):
         out = io.BytesIO()
@@ -152,8 +153,7 @@ def _drawn(panel: Panel, rows: Sequence[Row], reader: RunReader) -> Drawn:
 
     figure, out = Figure(figsize=PAGE_INCHES, layout="constrained"), io.StringIO()
     axes = figure.add_subplot()
-    _draw(axes, panel, rows, reader.restarts())
-    _mark_settings(axes, reader.seen.settings)
+    _draw(axes, panel, rows, reader.restarts(), reader.seen.settings)
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(out, format="svg", transparent=True, metadata=nothing)
     legend = [
@@ -210,12 +210,19 @@ def _told(curve: Curve, right_at: float) -> Curve:
     return replace(curve, label=share_right(right_at)) if curve.key == SHARE_RIGHT else curve
 
 
-def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[int]) -> None:
+def _draw(
+    axes: "Axes",
+    panel: Panel,
+    rows: Sequence[Row],
+    restarts: Sequence[int],
+    changes: Sequence[tuple[int, int]] = (),
+) -> None:
     for curve, colour in zip(panel.curves, COLOURS, strict=False):
         steps, values = series(rows, curve.key)
         if steps:
             _draw_curve(axes, curve, steps, values, colour)
-    for number, step in enumerate(restarts):
+    changed = {step for step, _ in changes}
+    for number, step in enumerate(step for step in restarts if step not in changed):
         label = "restart" if number == 0 else None
         axes.axvline(step - 0.5, color=QUIET, linewidth=0.8, linestyle=(0, (2, 3)), zorder=0, label=label)
     axes.spines[["top", "right"]].set_visible(False)
@@ -229,14 +236,28 @@ def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[in
     low, high = axes.get_ylim()
     if high - low < LEAST_RANGE * max(abs(low), abs(high)):
         axes.set_ylim(min(0.95 * low, 1.05 * low), max(0.95 * high, 1.05 * high))
+    _mark_settings(axes, changes)
 
 
 def _mark_settings(axes: "Axes", changes: Sequence[tuple[int, int]]) -> None:
     """A line where other settings begin to count, with the number of their version (RUN/settings)."""
-    for step, version in changes:
+    low, high = axes.get_xlim()
+    for step, _ in changes:
         axes.axvline(step - 0.5, color=CHANGED, linewidth=0.9, zorder=0)
+    for step, said in labels_apart(changes, LABEL_WIDTH * (high - low)):
         place, system = (step - 0.5, 1.0), axes.get_xaxis_transform()
-        axes.text(*place, f"settings {version}", transform=system, fontsize=7, color=CHANGED, ha="left", va="bottom")
+        axes.text(*place, said, transform=system, fontsize=7, color=CHANGED, ha="left", va="bottom")
+
+
+def labels_apart(changes: Sequence[tuple[int, int]], width: float) -> list[tuple[int, str]]:
+    """At which step a label stands, and what it says: those with less than a width of steps between are one."""
+    found: list[tuple[int, list[int]]] = []
+    for step, version in changes:
+        if found and step - found[-1][0] < width:
+            found[-1][1].append(version)
+        else:
+            found.append((step, [version]))
+    return [(step, f"settings {'–'.join(map(str, dict.fromkeys((it[0], it[-1]))))}") for step, it in found]
 
 
 def _draw_curve(axes: "Axes", curve: Curve, steps: Sequence[int], values: Sequence[float], colour: str) -> None:

@@ -77,6 +77,7 @@ is.</span>{% else %}{{ text }}{% endif %}</dd>
 {% if causes %}<a href="#why">{{ causes[0].title }}</a>{% endif %}
 <a href="#curves">Curves</a>
 <a href="#samples">Samples</a>
+<a href="#settings">Settings</a>
 <a href="#time">Where the time went</a>
 <a href="#timeline">Timeline</a>
 {% if tables %}<a href="#tables">Steps, memory, nodes</a>{% endif %}
@@ -124,6 +125,23 @@ is.</span>{% else %}{{ text }}{% endif %}</dd>
 {% endfor %}
 {% if more_samples %}<details><summary>{{ more_count }}</summary>
 {{ more_samples }}</details>{% endif %}
+</section>
+<section id="settings"><h2>Settings</h2>
+{{ own_settings }}
+<details><summary>all {{ settings_count }} settings</summary>{{ every_setting }}</details>
+{% if versions %}
+<h3>What was changed later</h3>
+<dl>
+{% for it in versions %}
+<dt>settings {{ it.version }}, {{ it.since }}</dt><dd>
+{% for line in it.changes %}<div>{{ line }}</div>{% endfor %}
+{% for file, lines in it.code %}<div>{{ file }}</div>
+{% if lines %}<pre>
+{{ lines }}</pre>{% endif %}{% endfor %}
+</dd>
+{% endfor %}
+</dl>
+{% endif %}
 </section>
 <section id="time"><h2>Where the time went</h2>
 {% if ledger %}{{ ledger }}{% else %}<p class="quiet">No process has begun yet.</p>{% endif %}

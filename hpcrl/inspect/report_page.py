@@ -16,6 +16,7 @@ from hpcrl.inspect.plots import Drawn, panels_of_a_page, smoothed_over
 from hpcrl.inspect.progress import sparkline
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.report_markup import PAGE, SCRIPT, STYLES
+from hpcrl.inspect.report_settings import settings_section
 from hpcrl.inspect.sample_markup import STYLES as SAMPLE_STYLES
 from hpcrl.inspect.sample_markup import samples_markup, scale, shades_are
 from hpcrl.inspect.timeline_page import MOST_SEGMENTS, timeline_body
@@ -78,6 +79,7 @@ def report_page(view: Report, reader: RunReader) -> str:
         "earlier": _earlier(len(causes) - 1),
         **_curves(reader, whole),
         **_samples(view.samples, whole.where.run_dir),
+        **settings_section(view.settings),
         **_times(view),
         "timeline": _timeline(view),
         "glossary": GLOSSARY,
@@ -184,7 +186,7 @@ def _drawn_how(rows: Sequence[Row], reader: RunReader) -> str:
     if reader.restarts():
         said.append("Dotted, upright: another attempt went on from here.")
     if reader.seen.settings:
-        said.append("Solid, upright: other settings began to count.")
+        said.append("Solid, upright: another attempt went on, with other settings or code; Settings below says which.")
     return " ".join(said)
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.made_run import MadeRun, ended_run, ppo_row
 
 from hpcrl.errors import DataError, MissingExtraError
-from hpcrl.inspect.plots import PANELS, _draw, plot, running_mean
+from hpcrl.inspect.plots import PANELS, _draw, labels_apart, plot, running_mean
 
 
 def test_a_plot_is_a_png_of_a_readable_size_and_an_svg_with_every_panel(tmp_path: Path) -> None:
@@ -36,6 +36,11 @@ def test_an_axis_shows_the_values_and_little_else(low: float, high: float) -> No
     bottom, top = axes.get_ylim()
     assert bottom <= low < high <= top
     assert top - bottom < 1.5 * (high - low)
+
+
+def test_labels_of_changes_that_are_close_are_one() -> None:
+    assert labels_apart([(5, 1), (11, 2), (80, 3), (81, 4), (82, 5)], 30) == [(5, "settings 1–2"), (80, "settings 3–5")]
+    assert labels_apart([(5, 1), (50, 2)], 30) == [(5, "settings 1"), (50, "settings 2")]
 
 
 def test_a_run_without_a_step_is_refused(tmp_path: Path) -> None:

@@ -95,9 +95,9 @@ def diff(first: RunReader, second: RunReader) -> Diff:
     return Diff(
         first=str(first.run.root),
         second=str(second.run.root),
-        settings=_differences(*(dict(flat(_settings(reader.run))) for reader in (first, second))),
+        settings=differences(*(dict(flat(_settings(reader.run))) for reader in (first, second))),
         inputs=_inputs(first.run, second.run),
-        code=_differences(*({path: it.digest for path, it in _code(of.run).files.items()} for of in (first, second))),
+        code=differences(*({path: it.digest for path, it in _code(of.run).files.items()} for of in (first, second))),
         steps_first=first.step,
         steps_second=second.step,
         compared=len(both),
@@ -128,10 +128,10 @@ def _code(run: RunDirectory) -> CodeCopy:
 def _inputs(first: RunDirectory, second: RunDirectory) -> list[Difference]:
     found = [run.read_run().inputs | accepted_inputs(read_history(run)) for run in (first, second)]
     wanted = changed_inputs(*found)
-    return _differences(*({name: of[name] for name in wanted if name in of} for of in found))
+    return differences(*({name: of[name] for name in wanted if name in of} for of in found))
 
 
-def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
     found = []
     for name in dict.fromkeys((*first, *second)):
         if name not in first or name not in second:

@@ -9,6 +9,7 @@ from hpcrl.inspect.archives import Archives, Sample
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.views.memory import Memory, memory
 from hpcrl.inspect.views.resources import Resources, resources
+from hpcrl.inspect.views.settings import Settings, settings_of
 from hpcrl.inspect.views.steps import Steps, steps
 from hpcrl.inspect.views.stragglers import Stragglers, stragglers
 from hpcrl.inspect.views.summary import Summary, summary
@@ -42,6 +43,7 @@ class Report(msgspec.Struct, frozen=True):
     why: Why
     timeline: Timeline | None
     samples: Ends
+    settings: Settings
     steps: Steps
     memory: Memory
     resources: Resources
@@ -59,6 +61,7 @@ def report(reader: RunReader) -> Report:
         why=why(reader),
         timeline=last,
         samples=_ends(reader),
+        settings=settings_of(reader),
         steps=msgspec.structs.replace(every, steps=every.steps[-STEPS_SHOWN:]),
         memory=memory(reader),
         resources=resources(reader),
