@@ -289,6 +289,7 @@ class Agent:
                 link.send(Here(body.attempt))
             case StartWorkers():
                 self._ordered = body
+                watch.write_into(self.run.node_resources(body.attempt, self.at.node))
                 self.zygote.kill_all()
             case ShowStacks():
                 self._show_stacks(body, log)

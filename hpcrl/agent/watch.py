@@ -33,12 +33,12 @@ class Watch:
         self, path: Path, root: Path, workers: Callable[[], Mapping[int, int]], devices: Sequence[str] = ()
     ) -> None:
         """`root` lies on the file system that is watched; `devices` are UUIDs."""
-        self._path = path
+        self._first = self._into = path
         self._root = root
         self._workers = workers
         self._devices = tuple(devices)
-        self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """Whether to look at once, or no more."""
+        self._told: queue.SimpleQueue[bool | Path] = queue.SimpleQueue()
+        """Whether to look at once, or no more; or into which file from now on."""
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
@@ -46,30 +46,41 @@ class Watch:
 
     def wake(self) -> None:
         """Look now: something has changed."""
-        self._looks.put(True)
+        self._told.put(True)
+
+    def write_into(self, path: Path) -> None:
+        """Write what is seen from now on into this file: that of an attempt that follows another under one master."""
+        if path != self._into:
+            self._into = path
+            self._told.put(path)
 
     def close(self) -> None:
         """Look no more. Does not wait for a thread that hangs."""
-        self._looks.put(False)
+        self._told.put(False)
         self._thread.join(LEAVE_S)
 
     def _run(self) -> None:
+        into: bool | Path = self._first
         with suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            try:
-                self._look(Lines(descriptor))
-            finally:
-                os.close(descriptor)
+            while isinstance(into, Path):
+                into = self._look_into(into)
 
-    def _look(self, lines: "Lines") -> None:
-        while self._waited():
-            lines.add(look(self._root, self._workers(), self._devices, lines.fsync_s))
-
-    def _waited(self) -> bool:
-        """Wait for the next look, if there is to be one."""
+    def _look_into(self, path: Path) -> bool | Path:
+        """Until it is told of another file, or to look no more."""
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            return self._looks.get(timeout=EVERY_S)
+            lines = Lines(descriptor)
+            while (told := self._waited()) is True:
+                lines.add(look(self._root, self._workers(), self._devices, lines.fsync_s))
+            return told
+        finally:
+            os.close(descriptor)
+
+    def _waited(self) -> bool | Path:
+        """Wait for the next look, or for what it is told."""
+        try:
+            return self._told.get(timeout=EVERY_S)
         except queue.Empty:
             return True
 

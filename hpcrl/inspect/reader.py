@@ -38,6 +38,8 @@ class AttemptReader:
 
     run: RunDirectory
     number: int
+    before: "AttemptReader | None" = None
+    """The attempt before it."""
     activity: Activity = field(init=False)
     lacking: str = ""
     """What is wrong with its `live.json`, in words: then it is not known what was under way."""
@@ -111,7 +113,23 @@ class AttemptReader:
     def host_of(self, rank: int) -> str:
         """The host of a worker, as far as the plan and the events say it; else empty."""
         nodes = self._nodes
-        return self.activity.nodes.get(nodes[rank], "") if rank < len(nodes) else ""
+        return self.hosts.get(nodes[rank], "") if rank < len(nodes) else ""
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """Node → its host. Agents that an earlier attempt under the same master had met say nothing again."""
+        found: dict[int, str] = {}
+        attempt: AttemptReader | None = self
+        while attempt is not None and attempt.submission == self.submission:
+            found = attempt.activity.nodes | found
+            attempt = attempt.before
+        return found
+
+    @cached_property
+    def submission(self) -> str | None:
+        """The one that it is of; None where that is not written down."""
+        claim = self.run.read_claim(self.number)
+        return None if claim is None else claim.submission
 
     @property
     def roles(self) -> dict[str, str]:
@@ -196,7 +214,8 @@ class RunReader:
         numbers = self.run.numbers()
         for number in numbers:
             if number not in self.attempts or number >= numbers[-1] - 1:
-                self.attempts.setdefault(number, AttemptReader(self.run, number)).update()
+                before = self.attempts.get(number - 1)
+                self.attempts.setdefault(number, AttemptReader(self.run, number, before)).update()
         for name in ("believed", "last_row", "seen"):
             self.__dict__.pop(name, None)
 

@@ -152,3 +152,16 @@ def test_a_watch_that_cannot_begin_ends_alone(tmp_path: Path) -> None:
     looking.start()
     looking.close()
     assert not any(thread.name == "watch" for thread in threading.enumerate())
+
+
+def test_a_watch_goes_on_in_the_file_of_another_attempt(tmp_path: Path) -> None:
+    one, other = tmp_path / "one" / "node-0.jsonl", tmp_path / "other" / "node-0.jsonl"
+    looking = Watch(one, tmp_path, dict)
+    looking.start()
+    looking.write_into(one)
+    looking.wake()
+    looking.write_into(other)
+    looking.wake()
+    looking.wake()
+    looking.close()
+    assert [path.read_bytes().count(b"\n") for path in (one, other)] == [1, 2]

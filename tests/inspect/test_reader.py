@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.made_run import MadeRun, ended_run, ppo_row
 
-from hpcrl.events import CommandHeard, RowsLeftOut, StepOpened, WorkersReady
+from hpcrl.events import AttemptBegun, CommandHeard, RowsLeftOut, StepOpened, WorkersReady
 from hpcrl.inspect.activity import fold
 from hpcrl.inspect.entries import EntryTail
 from hpcrl.inspect.lines import PIECE_BYTES, Tail, backwards
@@ -225,3 +225,14 @@ def test_lines_backwards_are_the_lines(tmp_path: Path, size: int) -> None:
     with open(path, "a") as file:
         file.write(" now\nnext\n")
     assert tail.lines() == ["not ended now", "next"] and list(backwards(tmp_path / "none")) == []
+
+
+def test_agents_that_stay_for_the_next_attempt_are_known_there_too(tmp_path: Path) -> None:
+    """They say nothing again under the same master; of another submission they do."""
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    for submission in ("submission", "another"):
+        made.attempt = made.run.claim_attempt(submission)
+        made.write(AttemptBegun(made.attempt, "", False, 60))
+    reader = RunReader(made.run)
+    assert [reader.attempts[number].hosts for number in (0, 1, 2)] == [{0: "n000"}, {0: "n000"}, {}]

@@ -110,7 +110,7 @@ def attempts(reader: RunReader) -> list[Attempt]:
                 attempt=course.number,
                 verdict="" if cause is None else cause.verdict,
                 who="" if cause is None else cause.who,
-                nodes=sorted(set(reader.attempts[course.number].activity.nodes.values())),
+                nodes=sorted(set(reader.attempts[course.number].hosts.values())),
                 first_step=min(steps, default=None),
                 last_step=max(steps, default=None),
                 seconds=round(course.end - course.began, 3),

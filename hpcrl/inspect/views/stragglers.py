@@ -86,7 +86,7 @@ def _waits(attempt: AttemptReader) -> list[tuple[str, int | None, float]]:
 
 
 def _standing_out(reader: RunReader, found: list[Straggler]) -> list[str]:
-    nodes = {host for attempt in reader.attempts.values() for host in attempt.activity.nodes.values()}
+    nodes = {host for attempt in reader.attempts.values() for host in attempt.hosts.values()}
     waited = dict.fromkeys(nodes, 0.0)
     for straggler in found:
         waited[straggler.node] = waited.get(straggler.node, 0.0) + straggler.waited_s
