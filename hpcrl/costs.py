@@ -42,11 +42,17 @@ class CallCost(msgspec.Struct, frozen=True, array_like=True):
     workers_s: float
     """Of all workers."""
     tokens: int = 0
-    """Of the longest key that it produced."""
+    """Of the longest key that it produced; a key of texts has characters instead."""
     bytes: int = 0
     """Spilled."""
     measured: Packed = ()
     of_slowest: Packed = ()
+
+    @property
+    def generated(self) -> int:
+        """Tokens that it generated; 0 of a call that did not decode, where that is known."""
+        figures = self.figures
+        return self.tokens if figures is None or figures.rounds else 0
 
     @property
     def figures(self) -> Figures | None:
@@ -78,6 +84,7 @@ class Total(msgspec.Struct, frozen=True):
     parts: int = 0
     workers_s: float = 0.0
     tokens: int = 0
+    """Generated."""
     bytes: int = 0
     flops: float = 0.0
     """As `Figures`; of replays, too."""
@@ -89,7 +96,7 @@ class Total(msgspec.Struct, frozen=True):
         return Total(
             self.parts + len(more.spans),
             self.workers_s + more.workers_s,
-            self.tokens + more.tokens,
+            self.tokens + more.generated,
             self.bytes + more.bytes,
             self.flops + figures.flops,
             max(self.peak, figures.peak),
@@ -144,9 +151,13 @@ class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def tokens(self) -> int:
-        """Generated for training: those of the call that produced most, since all others are about the same ones."""
-        counts = (cost.tokens for call, cost in self.calls.items() if not call.startswith(EVALUATION))
-        return max(counts, default=0)
+        """As `generated`."""
+        return generated(self.calls)
+
+
+def generated(calls: Mapping[str, CallCost]) -> int:
+    """Tokens that were generated for training: of the call that made most, since others may be about the same ones."""
+    return max((cost.generated for call, cost in calls.items() if not call.startswith(EVALUATION)), default=0)
 
 
 class UnderWay(msgspec.Struct, frozen=True, array_like=True):

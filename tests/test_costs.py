@@ -17,6 +17,7 @@ from hpcrl.costs import (
     decode_live,
     encode,
     encode_live,
+    generated,
 )
 from hpcrl.event_log import Entry
 from hpcrl.events import CommandHeard, Event, StepClosed, StepExtended, StepOpened, WorkersReady
@@ -182,6 +183,16 @@ def test_evaluations_generate_nothing_for_training() -> None:
     clock = Clock()
     clock(StepOpened(1, 0, 8), executed(1, "eval_gen", 0, 1.0, 0, tokens=500), executed(1, "actor_gen", 0, 1.0, 0, 20))
     assert clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen()).tokens == 20
+
+
+def test_only_calls_that_decoded_have_generated_tokens() -> None:
+    """A reward's longest key may be a text, whose characters are counted."""
+
+    def cost(rounds: int, tokens: int) -> CallCost:
+        return CallCost((), 1.0, tokens, 0, packed(Figures(Seconds(execute=1.0), rounds=rounds)))
+
+    calls = {"actor_gen": cost(12, 171), "rew_inf": cost(0, 971), "eval_gen": cost(12, 2000)}
+    assert generated(calls) == 171 and (Total() + calls["rew_inf"]).tokens == 0
 
 
 ROWS = st.lists(

@@ -3,7 +3,7 @@ terminal and a page render it as it stands.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from hpcrl.inspect.metrics import Figure, figures
@@ -96,7 +96,7 @@ def calls_table(calls: Sequence[Call]) -> Table:
     for call in calls:
         share, each = call.workers_s / total, call.workers_s / max(1, call.parts)
         numbers: list[Cell] = [(f"{share:.0%}", share), (f"{each:.3f} s", each), (str(call.parts), call.parts)]
-        rows.append([call.name, *numbers, *[share_cell(call.mfu)] * has_mfu])
+        rows.append([call.name, *numbers, *[mfu_cell(call.mfu)] * has_mfu])
     columns = ("call", "workers' time", "each part", "parts", *("MFU",) * has_mfu)
     note = "workers' time: a call's share of what all workers computed; each part: the mean of what its workers took"
     return Table(columns, rows, (note,))
@@ -155,7 +155,7 @@ def facts_of(view: Summary) -> dict[str, str]:
     speed, where = view.speed, view.where
     rates = [] if speed.samples_per_s is None else [f"{quantity(speed.samples_per_s)} samples/s"]
     rates += [] if speed.tokens_per_s is None else [f"{quantity(speed.tokens_per_s)} generated tokens/s"]
-    utilisation = speed.peak if speed.mfu is None else f"{speed.mfu:.1%} of {speed.peak}"
+    utilisation = speed.peak if speed.mfu is None else f"{small_share(speed.mfu)} of {speed.peak}"
     data = f", {view.made.data}" if view.made.data else ""
     facts = {
         "algorithm": f"{view.made.algorithm}{data}",
@@ -193,7 +193,7 @@ def steps_table(view: Steps) -> Table:
             (str(it.samples), it.samples),
             (quantity(it.tokens), it.tokens),
             *(_figure_cell(figure, it.metrics.get(figure.key)) for figure in shown),
-            *[share_cell(it.mfu)] * has_mfu,
+            *[mfu_cell(it.mfu)] * has_mfu,
             _costliest(it),
         )
         for it in view.steps
@@ -280,12 +280,12 @@ def workers_table(view: Resources) -> Table:
         )
         for it in view.workers
     ]
-    note = (
-        "CPUs busy and GPU busy are means, all else is the worst that was seen. A worker's memory includes what it "
-        "shares with others of its node."
-    )
     columns = ("attempt", "worker", "node", "most memory", "CPUs busy", "most GPU memory", "of", "GPU busy")
-    return Table(columns, rows, (note,)).without_empty_columns()
+    found = Table(columns, rows).without_empty_columns()
+    means = [name for name in found.columns if name.endswith("busy")]
+    notes = [f"{' and '.join(means)}: means; all else is the worst that was seen."] if means else []
+    notes.append("A worker's memory includes what it shares with others of its node.")
+    return replace(found, notes=tuple(notes))
 
 
 def exports_table(view: Exports) -> Table:
@@ -310,6 +310,15 @@ def seconds_cell(seconds: float) -> Cell:
 
 def share_cell(share: float | None, decimals: int = 1) -> Cell:
     return "" if share is None else (f"{share:.{decimals}%}", share)
+
+
+def mfu_cell(share: float | None) -> Cell:
+    return "" if share is None else (small_share(share), share)
+
+
+def small_share(share: float) -> str:
+    """With a digit that is not 0, also where it is small."""
+    return f"{share:.1%}" if share >= 0.001 or not share else f"{100 * share:.1g}%"
 
 
 def size_cell(size: float | None) -> Cell:

@@ -53,6 +53,19 @@ def test_steps_have_their_calls_and_metrics(tmp_path: Path) -> None:
     }
 
 
+def test_a_step_has_the_tokens_that_an_earlier_attempt_had_generated_for_it(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.steps(0, 4)
+    made.write(StepOpened(5, 0, 32))
+    made.execute(5, "actor_gen", 0, [0], tokens=300)
+    made.begin()
+    made.write(StepOpened(5, 0, 32))
+    made.execute(5, "actor_gen", 1, [1], tokens=100)
+    made.close(5, ppo_row(5))
+    assert steps(RunReader(made.run)).steps[5].tokens == 400
+
+
 def test_a_step_whose_row_a_kill_has_taken_is_said_to_be_missing(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.costs import CallCost, StepCost
+from hpcrl.costs import CallCost, StepCost, generated
 from hpcrl.figures import Figures
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.utilisation import Peaks, peaks_of
@@ -23,6 +23,7 @@ class StepCall(msgspec.Struct, frozen=True):
     """The worker whose part took longest; None where nobody has said it."""
     slowest_s: float
     tokens: int
+    """Generated."""
     bytes: int
     """Spilled."""
     replays: int
@@ -46,7 +47,7 @@ class Step(msgspec.Struct, frozen=True):
     """Since it was opened; steps may overlap."""
     samples: int
     tokens: int
-    """Generated for training."""
+    """Generated for training, by an earlier attempt too that had begun the step."""
     mfu: float | None
     """The same of all models over the time since it was opened; steps that overlap share it."""
     calls: list[StepCall]
@@ -68,17 +69,22 @@ def steps(reader: RunReader) -> Steps:
     metrics = {row["step"]: row for row in reader.rows()}
     found: dict[int, Step] = {}
     said = ""
+    before: dict[int, int] = {}
     for number, attempt in sorted(reader.attempts.items()):
         peaks = peaks_of(reader, number)
         said = peaks.said or said
         for row in attempt.costs():
             if row.step in metrics:
-                found[row.step] = _step(number, row, peaks, metrics[row.step])
+                tokens = row.tokens + before.get(row.step, 0)
+                found[row.step] = _step(number, row, tokens, peaks, metrics[row.step])
+        live = attempt.activity.live
+        for step, calls in ({} if live is None else live.open).items():
+            before[step] = before.get(step, 0) + generated(calls)
     missing = sorted(metrics.keys() - found.keys() - {0})
     return Steps([step for _, step in sorted(found.items())], missing, said, reader.right_at)
 
 
-def _step(attempt: int, row: StepCost, peaks: Peaks, metrics: dict[str, Any]) -> Step:
+def _step(attempt: int, row: StepCost, tokens: int, peaks: Peaks, metrics: dict[str, Any]) -> Step:
     flops = {name: figures.flops for name, cost in row.calls.items() if (figures := cost.figures) is not None}
     return Step(
         step=row.step,
@@ -86,7 +92,7 @@ def _step(attempt: int, row: StepCost, peaks: Peaks, metrics: dict[str, Any]) ->
         closed=row.time,
         seconds=row.seconds,
         samples=row.samples,
-        tokens=row.tokens,
+        tokens=tokens,
         mfu=peaks.whole(flops, row.seconds),
         calls=[_call(name, cost, peaks) for name, cost in row.calls.items()],
         metrics=metrics,
@@ -105,7 +111,7 @@ def _call(name: str, cost: CallCost, peaks: Peaks) -> StepCall:
         workers_s=cost.workers_s,
         slowest=None if slowest is None or slowest.slowest < 0 else slowest.slowest,
         slowest_s=0.0 if slowest is None else slowest.seconds,
-        tokens=cost.tokens,
+        tokens=cost.generated,
         bytes=cost.bytes,
         replays=sum(span.replay for span in cost.spans),
         mfu=None if figures is None else peaks.mfu(name, figures.flops, figures.seconds.execute),
