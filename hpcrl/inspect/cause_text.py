@@ -1,10 +1,15 @@
 """Why an attempt ended, as lines of text: for `why`, for `status`, and for whoever waits for a run."""
 
+import re
+from pathlib import Path
+
 from hpcrl.foreign import plain
 from hpcrl.inspect.views.why import Cause
 from hpcrl.inspect.words import counted
 
 INDENT = 10
+RAISED = re.compile(r"[A-Z][\w.]*(?::|$)")
+"""A line that names an exception, with or without words."""
 
 
 def cause_lines(cause: Cause, traceback: bool = False) -> list[str]:
@@ -39,6 +44,14 @@ def in_a_line(cause: Cause) -> str:
     """The verdict, who, and the first line of what happened."""
     who = f"{cause.who}, " if cause.who and cause.who not in cause.said else ""
     return plain(f"{cause.verdict}: {who}{cause.said.partition(chr(10))[0]}")
+
+
+def error_of(cause: Cause) -> str:
+    """The error of the user's code that began it, and its line; empty where none did."""
+    if cause.edit is None:
+        return ""
+    raised = [line for line in cause.said.splitlines() if RAISED.match(line)]
+    return f"{raised[-1] if raised else ''} ({Path(cause.edit.file).name}, line {cause.edit.line})".strip()
 
 
 def folded(cause: Cause) -> str:

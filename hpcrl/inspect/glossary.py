@@ -25,6 +25,10 @@ GLOSSARY = (
     ("log-probability", "Of a token, by the model that chose it: 0 is certain, -1 is 37%, -5 is 0.7%."),
     ("log-ratio", "A token's log-probability by the trained model, less that by the reference."),
     ("KL", "How far the trained model has moved away from the reference."),
+    ("dropped, not_scorable", "Shares of responses without a reward: its function failed; it said that there is none."),
+    ("counted, skipped", "The share of samples that an update learnt from; updates that were not made."),
+    ("logprob_gap", "How far the log-probabilities of training are from those of generation, in the mean of tokens."),
+    ("followed from it", "Workers that ended, or whose work failed, only because another had failed before."),
     ("MFU", "The operations that the models needed, as a share of what the devices could have done in that time."),
     ("rendezvous, import, load", "Before the first step: processes find each other, workers start, models are read."),
     (

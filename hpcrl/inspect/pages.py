@@ -85,7 +85,7 @@ details > summary { cursor: pointer; color: var(--quiet); }
 .bar > s { position: absolute; top: 1px; bottom: 1px; min-width: 1px; text-decoration: none; }
 .beside > .bar { height: .35rem; border: 0; background: none; }
 s.save { background: var(--ink); }
-s.spill { background: var(--c0); }
+s.spill { background: repeating-linear-gradient(90deg, var(--ink) 0 2px, transparent 2px 4px); }
 s.release { background: var(--quiet); }
 .bar > u { position: absolute; top: 0; bottom: 0; border-left: 1px dashed var(--quiet); }
 .bar > em { position: absolute; right: calc(100% - var(--at)); padding-right: .2rem; font-style: normal;

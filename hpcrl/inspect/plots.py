@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, MissingExtraError
 from hpcrl.foreign import plain
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import SHARE_RIGHT, figures, last, series, share_right
+from hpcrl.inspect.metrics import SHARE_RIGHT, figures, series, share_right
 from hpcrl.inspect.reader import RunReader
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ MARKED_TO = 60
 """Points of a sparse curve up to which each is marked."""
 LEAST_RANGE = 1e-6
 """Of an axis, of its values: less is a constant and what it was rounded by."""
-COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c")
+COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c", "#6940a5", "#b59000")
+"""Of the curves of a panel, which has no more than these."""
 QUIET = "#8a8a86"
 CHANGED = "#ad1a72"
 LABEL_WIDTH = 0.25
@@ -48,6 +49,8 @@ PAGE_COLOURS = {
     "#d9730d": "c1",
     "#0f7b6c": "c2",
     "#ad1a72": "c3",
+    "#6940a5": "c4",
+    "#b59000": "c5",
     "#000000": "ink",
 }
 """What a panel is drawn in → the page's name for it, which is another colour in the dark."""
@@ -64,11 +67,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A panel for a page: an <svg> and, for each of its curves, label, colour by name, and the newest value."""
+    """A panel for a page: an <svg> and, for each of its curves: label, colour by name, newest step, its value."""
 
     title: str
     svg: str
-    legend: tuple[tuple[str, str, float], ...]
+    legend: tuple[tuple[str, str, int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Panel:
     curves: tuple[Curve, ...]
 
 
+COMPONENT = "rew_inf/reward_"
 PANELS = (
     Panel(
         "Reward",
@@ -157,9 +161,9 @@ def _drawn(panel: Panel, rows: Sequence[Row], reader: RunReader) -> Drawn:
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(out, format="svg", transparent=True, metadata=nothing)
     legend = [
-        (curve.label, PAGE_COLOURS[colour], value)
+        (curve.label, PAGE_COLOURS[colour], measured[0][-1], measured[1][-1])
         for curve, colour in zip(panel.curves, COLOURS, strict=False)
-        if (value := last(rows, curve.key)) is not None
+        if (measured := series(rows, curve.key))[0]
     ]
     return Drawn(panel.title, _in_colours_of_the_page(out.getvalue()), tuple(legend))
 
@@ -202,8 +206,17 @@ def _panels(rows: Sequence[Row], right_at: float) -> list[Panel]:
     measured = {key for row in rows for key in row}
     known = [panel for panel in PANELS if any(curve.key in measured for curve in panel.curves)]
     if known:
+        known[1:1] = _components(measured) if known[0] is PANELS[0] else ()
         return [replace(panel, curves=tuple(_told(curve, right_at) for curve in panel.curves)) for panel in known]
     return [Panel(figure.label, (Curve(figure.key),)) for figure in figures(rows, right_at)]
+
+
+def _components(measured: Collection[str]) -> list[Panel]:
+    """What a reward is made up of, where it has several components."""
+    names = sorted(key for key in measured if key.startswith(COMPONENT))[: len(COLOURS)]
+    return (
+        [Panel("Reward components", tuple(Curve(key, key.removeprefix(COMPONENT)) for key in names))] if names else []
+    )
 
 
 def _told(curve: Curve, right_at: float) -> Curve:

@@ -6,7 +6,8 @@ nav { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; margin: .8rem 0; font-s
 a { color: var(--c0); }
 .verdict { border-left: 4px solid var(--line); padding-left: .9rem; } .verdict.failed { border-color: var(--bad); }
 .verdict + h3 { margin-top: 1.4rem; }
-.verdict + details { margin-top: .6rem; } .verdict h3 { margin: 0; font-size: 1.05rem; }
+.verdict + details { margin-top: .6rem; } .verdict details pre { max-height: none; }
+.verdict h3 { margin: 0; font-size: 1.05rem; }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: 1.2rem; }
 figure { margin: 0; min-width: 0; display: flex; flex-direction: column; justify-content: space-between; }
 figcaption { font-size: .85rem; } figcaption b { display: block; font-weight: 600; }
@@ -102,12 +103,14 @@ is.</span>{% else %}{{ text }}{% endif %}</dd>
 </section>
 {% endif %}
 <section id="curves"><h2>Curves</h2>
+{% if worth_a_look %}<p><b>Worth a look</b></p>
+<ul>{% for it in worth_a_look %}<li>{{ it }}</li>{% endfor %}</ul>{% endif %}
 {% if curves %}<p class="quiet">{{ drawn_how }}</p>
 <div class="curves">
 {% for curve in curves %}
 <figure><figcaption><b>{{ curve.title }}</b>
 {% for label, colour, value in curve.legend %}<span class="key"><s style="background: var(--{{ colour }})"></s>
-{{- label }}<span class="quiet">{{ " · " if label }}last: {{ value }}</span></span>{% endfor %}
+{{- label }}<span class="quiet">{{ " · " if label }}{{ value }}</span></span>{% endfor %}
 </figcaption>{{ curve.svg }}</figure>
 {% endfor %}
 </div>
@@ -149,7 +152,7 @@ is.</span>{% else %}{{ text }}{% endif %}</dd>
 {% if calls %}<h3>By call</h3>{{ calls }}{% endif %}
 {% if attempts %}<h3>By attempt</h3>{{ attempts }}{% endif %}
 </section>
-<section id="timeline"><h2>Timeline of the last steps</h2>{{ timeline }}</section>
+<section id="timeline"><h2>Timeline of the last steps that ended</h2>{{ timeline }}</section>
 <section id="tables"><h2>Steps, memory, nodes</h2>
 {% for title, of, said in tables %}
 <details{{ ' open' if said else '' }}><summary>{{ title }}</summary>

@@ -4,10 +4,11 @@ sorts tables, and all is there without it.
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from hpcrl.errors import MissingExtraError
-from hpcrl.inspect.cause_text import folded
+from hpcrl.inspect.cause_text import error_of, folded
 from hpcrl.inspect.glossary import GLOSSARY
 from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import BESIDES, series
@@ -16,9 +17,9 @@ from hpcrl.inspect.plots import Drawn, panels_of_a_page, smoothed_over
 from hpcrl.inspect.progress import sparkline
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.report_markup import PAGE, SCRIPT, STYLES
-from hpcrl.inspect.report_settings import settings_section
+from hpcrl.inspect.report_settings import in_short, settings_section
+from hpcrl.inspect.sample_markup import DATA, samples_markup, scale, shades_are
 from hpcrl.inspect.sample_markup import STYLES as SAMPLE_STYLES
-from hpcrl.inspect.sample_markup import samples_markup, scale, shades_are
 from hpcrl.inspect.timeline_page import MOST_SEGMENTS, timeline_body
 from hpcrl.inspect.verdicts import VERDICTS
 from hpcrl.inspect.view_tables import (
@@ -48,13 +49,14 @@ TEXT_SHOWN = 4000
 ATTEMPTS_SAID = 12
 EARLIER_SHOWN = 20
 """Causes beside the newest."""
-FACTS_ABOVE = 6
+FACTS_ABOVE = 7
 """The others are the page's end."""
-FACTS_BEFORE_TIME = 3
+FACTS_BEFORE_TIME = 4
 METRICS_SHOWN = 1000
 WORST_SHOWN, BEST_SHOWN = 3, 2
 """Samples that are seen without a click."""
 COURSE_WIDTH = 24
+ACCURACY = "/accuracy"
 VERBS = {"failed": "failed", "killed": "was killed"}
 CARETS = re.compile(r"\s+[~^]+")
 KINDS = {"done": "good", "failed": "bad", "killed": "bad"}
@@ -77,6 +79,7 @@ def report_page(view: Report, reader: RunReader) -> str:
         "attempts_said": _attempts_said(view, state),
         "causes": causes[: 1 + EARLIER_SHOWN],
         "earlier": _earlier(len(causes) - 1),
+        "worth_a_look": view.worth_a_look,
         **_curves(reader, whole),
         **_samples(view.samples, whole.where.run_dir),
         **settings_section(view.settings),
@@ -109,8 +112,10 @@ def _cause(it: Cause, state: str) -> dict[str, Any]:
     went_on = f"; attempt {it.attempt + 1} went on" if it.continued and it.attempt is not None else ""
     who = " in ".join(part for part in (it.who, it.where) if part)
     evidence = "\n".join(f"{at.file}{f':{at.line}' if at.line else ''}  {at.text}" for at in it.evidence)
+    when = "" if it.time is None else f"{datetime.fromtimestamp(it.time, UTC):%Y-%m-%d %H:%M:%S} UTC"
     facts = [
         ("where", who, ""),
+        ("when", when, ""),
         ("what happened", spoken(_without_carets(it.said), QUOTED_COMMANDS), "pre"),
         ("in your code", _without_carets(it.frames), "pre"),
         ("means", spoken(VERDICTS[it.kind].means), ""),
@@ -130,18 +135,27 @@ def _cause(it: Cause, state: str) -> dict[str, Any]:
 
 
 def _attempts_said(view: Report, state: str) -> list[str]:
-    """What each attempt came to, where there are several."""
+    """What each attempt came to, where there are several, and what was changed before it."""
     attempts = view.summary.elapsed.attempts
-    said = []
+    causes = {it.attempt: it for it in view.why.causes}
+    changed = {it.version: in_short(it) for it in view.settings.versions}
+    errors: dict[str, int] = {}
+    said, version = [], 0
     for it in attempts:
         end = ", ".join(part for part in (it.verdict, it.who) if part)
         end = end or (state if it is attempts[-1] else "done")
-        said.append(f"attempt {it.attempt}: {end}" + ("" if it.last_step is None else f", after step {it.last_step}"))
+        end += "" if it.last_step is None else f", after step {it.last_step}"
+        if error := error_of(causes[it.attempt]) if it.attempt in causes else "":
+            same = errors.setdefault(error, it.attempt)
+            end += f": {error}" if same == it.attempt else f": the same error at the same place as in attempt {same}"
+        with_ = f", with {changed[it.settings]}" if it.settings != version and it.settings in changed else ""
+        version = it.settings
+        said.append(f"attempt {it.attempt}{with_}: {end}")
     return said[-ATTEMPTS_SAID:] if len(attempts) > 1 else []
 
 
 def _earlier(count: int) -> str:
-    title = f"why {counted(count, 'earlier attempt')} ended"
+    title = f"why {counted(count, 'earlier attempt')} ended early"
     return title if count <= EARLIER_SHOWN else f"{title}: the newest {EARLIER_SHOWN}, all in hpcrl inspect RUN why"
 
 
@@ -159,7 +173,7 @@ def _curves(reader: RunReader, view: Summary) -> dict[str, Any]:
         "no_curves": "No step has been measured yet.",
         "courses": table(courses_table(view.courses), "metrics") if view.courses else "",
         "over_all": table(over_all_table(view.over_all), "means over all steps") if view.over_all else "",
-        "all_metrics": table(_all_metrics(rows, names), "all metrics") if names else "",
+        "all_metrics": table(_all_metrics(rows, names, reader.right_at), "all metrics") if names else "",
         "all_metrics_count": len(names),
         "drawn_how": _drawn_how(rows, reader),
     }
@@ -173,14 +187,14 @@ def _curves(reader: RunReader, view: Summary) -> dict[str, Any]:
 def _curve(drawn: Drawn) -> dict[str, Any]:
     from markupsafe import Markup
 
-    legend = [(label, colour, f"{value:.4g}") for label, colour, value in drawn.legend]
+    legend = [(label, colour, f"step {step}: {value:.4g}") for label, colour, step, value in drawn.legend]
     return {"title": drawn.title, "svg": Markup(drawn.svg), "legend": legend}
 
 
 def _drawn_how(rows: Sequence[Row], reader: RunReader) -> str:
     """What lines are, beside the curves' own colours."""
     width = smoothed_over(len(rows))
-    said = ["By step; beside each name is its last value."]
+    said = ["By step; beside each name is its value in the last step that has one."]
     if width > 1:
         said.append(f"Thin: each step. Thick: the mean over {width} steps around it. Points: evaluations.")
     if reader.restarts():
@@ -190,7 +204,7 @@ def _drawn_how(rows: Sequence[Row], reader: RunReader) -> str:
     return " ".join(said)
 
 
-def _all_metrics(rows: Sequence[Row], names: Sequence[str]) -> Table:
+def _all_metrics(rows: Sequence[Row], names: Sequence[str], right_at: float) -> Table:
     made: list[Sequence[Any]] = []
     for name in names[:METRICS_SHOWN]:
         steps, values = series(rows, name)
@@ -199,9 +213,11 @@ def _all_metrics(rows: Sequence[Row], names: Sequence[str]) -> Table:
             cells = ((f"{number:.4g}", number) for number in numbers)
             made.append((name, sparkline(values, COURSE_WIDTH), *cells, (f"{steps[0]}–{steps[-1]}", steps[0])))
     more = len(names) - METRICS_SHOWN
-    notes = ["first, last, least, most: of one step"]
+    notes = ["first, last, least, most: of one step, where the table above has means of several"]
+    if any(name.endswith(ACCURACY) for name in names):
+        notes.append(f"…{ACCURACY}: the share of responses whose reward is {right_at:g} or more (reward.right_at)")
     notes += [f"{more} more: hpcrl inspect RUN steps --csv"] if more > 0 else []
-    return Table(("metric", "course", "first", "last", "least", "most", "steps"), made, tuple(notes))
+    return Table(("metric", "curve", "first", "last", "least", "most", "steps"), made, tuple(notes))
 
 
 # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +226,8 @@ def _samples(view: Ends, run_dir: str) -> dict[str, Any]:
     said = view.lacks
     if shown:
         said = (
-            f"{counted(view.of, 'sample')} of this step are kept. {shades_are(shown)} "
+            f"{counted(view.of, 'sample')} of this step {'is' if view.of == 1 else 'are'} kept{_of_which(view)}; "
+            f"{len(shown)} {'is' if len(shown) == 1 else 'are'} shown here. {shades_are(shown)} "
             f"All of them: `hpcrl samples {run_dir} --step {view.step} --sort reward`"
         )
     groups = (
@@ -227,6 +244,12 @@ def _samples(view: Ends, run_dir: str) -> dict[str, Any]:
         "more_samples": samples_markup(more, TEXT_SHOWN) if more else "",
         "more_count": counted(len(more), "more sample"),
     }
+
+
+def _of_which(view: Ends) -> str:
+    """How many are of which data, where they are of several."""
+    counts = [f"{count} of {DATA.get(name, name)}" for name, count in view.by_data.items()]
+    return f" ({', '.join(counts)})" if len(counts) > 1 else ""
 
 
 # ── where the time went, and the rest ─────────────────────────────────────────────────────────────────────────────────

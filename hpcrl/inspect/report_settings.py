@@ -11,6 +11,8 @@ from hpcrl.inspect.views.diff import Difference
 from hpcrl.inspect.views.settings import Settings, Version
 from hpcrl.inspect.words import counted
 
+CHANGES_SAID = 2
+
 
 def settings_section(view: Settings) -> dict[str, Any]:
     """Values of the page's template."""
@@ -37,6 +39,14 @@ def _version(it: Version) -> dict[str, Any]:
     changes += [it.lacks] if it.lacks else [] if it.changes or it.code else ["nothing differs from the version before"]
     code = [(f"{of.file}, {counted(_count(of.lines), 'line')} differ:", "\n".join(of.lines)) for of in it.code]
     return {"version": it.version, "since": f"{since} ({when})", "changes": changes, "code": code}
+
+
+def in_short(it: Version) -> str:
+    """What a version changed, in a line."""
+    changes = [_change(change) for change in it.changes[:CHANGES_SAID]]
+    more = len(it.changes) - len(changes)
+    changes += [f"{more} other settings"] if more > 0 else []
+    return ", ".join([*changes, *(["other code"] if it.code else [])])
 
 
 def _count(lines: list[str]) -> int:

@@ -28,7 +28,9 @@ ENDS_ARE = (
     "first, last: means over the first and over the last of these steps, where there are several; best: of one step"
 )
 HELD_OUT = "eval_"
-HELD_OUT_IS = "held-out: of the evaluation's responses, which are sampled greedily"
+HELD_OUT_IS = "held-out: of the evaluation's responses, greedy unless generation.evaluation.temperature is set"
+LOST_WORK = "lost work: what was not finished, and the steps that the next attempt trained on again"
+RESUMED_AFTER = "resumed after: until the next attempt began something new; the time in which nobody ran it, too"
 LEAST_SHOWN = 0.005
 """Of wall time: smaller accounts are left out."""
 ACCOUNTS = {
@@ -135,18 +137,17 @@ def _made_up_of(elapsed: Elapsed) -> str:
 def attempts_table(attempts: Sequence[Attempt]) -> Table:
     rows = []
     for it in attempts:
-        steps: Cell = "" if it.first_step is None or it.last_step is None else (
-            _steps(it.first_step, it.last_step), it.first_step
-        )  # fmt: skip
+        steps = [f"{_steps(*it.again)} again"] if it.again is not None else []
+        steps += [_steps(it.first_step, it.last_step)] if it.first_step is not None and it.last_step is not None else []
         repeated = f", {counted(it.replayed, 'step')}" if it.replayed else ""
         lost: Cell = (f"{it.lost_s:.1f} s{repeated}", it.lost_s) if it.lost_s or it.replayed else ""
         resumed = "" if it.resumed_s is None else seconds_cell(it.resumed_s)
-        ended = ", ".join(part for part in (it.verdict, it.who) if part)
-        rows.append(((str(it.attempt), it.attempt), ended, steps, seconds_cell(it.seconds), lost, resumed))
+        ended = ", ".join(part for part in (it.verdict, it.who) if part) or ("done" if it is not attempts[-1] else "")
+        rows.append(((str(it.attempt), it.attempt), ended, ", ".join(steps), seconds_cell(it.seconds), lost, resumed))
     columns = ("attempt", "ended by", "steps", "time", "lost work", "resumed after")
-    notes = ["resumed after: until the next attempt began something new"] if any(row[5] for row in rows) else []
+    notes = [RESUMED_AFTER] if any(row[5] for row in rows) else []
     if any(row[4] for row in rows):
-        notes.insert(0, "lost work: what was not finished, and what the next attempt made again")
+        notes.insert(0, LOST_WORK)
     return Table(columns, rows, tuple(notes)).without_empty_columns()
 
 
@@ -156,9 +157,9 @@ def facts_of(view: Summary) -> dict[str, str]:
     rates = [] if speed.samples_per_s is None else [f"{quantity(speed.samples_per_s)} samples/s"]
     rates += [] if speed.tokens_per_s is None else [f"{quantity(speed.tokens_per_s)} generated tokens/s"]
     utilisation = speed.peak if speed.mfu is None else f"{small_share(speed.mfu)} of {speed.peak}"
-    data = f", {view.made.data}" if view.made.data else ""
     facts = {
-        "algorithm": f"{view.made.algorithm}{data}",
+        "algorithm": view.made.algorithm,
+        **({"data": view.made.data} if view.made.data else {}),
         "submitted": f"{datetime.fromtimestamp(view.made.submitted, UTC):%Y-%m-%d %H:%M} UTC",
         "steps": str(view.step) + ("" if view.steps is None else f" of {view.steps}"),
         "restarts": str(view.elapsed.restarts),

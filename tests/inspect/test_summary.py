@@ -24,7 +24,7 @@ def test_a_run_that_is_done_is_summed_up(tmp_path: Path) -> None:
     words = " ".join(text.split())
     assert "run · done · step 60 was the last" in words
     assert "held-out share with reward ≥ 1 0.400 0.875 0.875 0, 60" in words
-    assert "held-out: of the evaluation's responses, which are sampled greedily" in words
+    assert "held-out: of the evaluation's responses, greedy unless generation.evaluation.temperature is set" in words
     assert "reward 0.440 0.862 0.870 1–10, 51–60" in words
     assert "steps 60 of 60" in words
     assert "restarts 1" in words

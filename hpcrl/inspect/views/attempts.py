@@ -36,6 +36,10 @@ class Attempt(msgspec.Struct, frozen=True):
     """What it had begun and never finished, and what the next attempt replayed."""
     replayed: int
     """Train steps that the next attempt made again."""
+    again: tuple[int, int] | None
+    """The first and the last step of which it made train steps again that an older attempt had made."""
+    settings: int
+    """The version of the settings that it ran."""
     resumed_s: float | None
     """From its end until the next attempt began something new; None where none has."""
 
@@ -116,6 +120,8 @@ def attempts(reader: RunReader) -> list[Attempt]:
                 seconds=round(course.end - course.began, 3),
                 lost_s=round(lost_s, 3),
                 replayed=0 if later is None else len(later.replayed),
+                again=(min(course.replayed), max(course.replayed)) if course.replayed else None,
+                settings=0 if course.claim is None else reader.run.version_of(course.claim.submission),
                 resumed_s=None if begun is None else round(max(0.0, begun - course.end), 3),
             )
         )

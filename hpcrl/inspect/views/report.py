@@ -1,5 +1,6 @@
 """All views of a run together, as they are on one page."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -15,6 +16,7 @@ from hpcrl.inspect.views.stragglers import Stragglers, stragglers
 from hpcrl.inspect.views.summary import Summary, summary
 from hpcrl.inspect.views.timeline import Timeline, timeline
 from hpcrl.inspect.views.why import Why, why
+from hpcrl.inspect.worth_a_look import worth_a_look
 
 SAMPLES_SHOWN = 5
 """The worst of a step, and as many of the best."""
@@ -28,6 +30,8 @@ class Ends(msgspec.Struct, frozen=True):
     step: int | None
     of: int
     """Samples of that step that are kept."""
+    by_data: dict[str, int]
+    """How many of them are of which data set."""
     failed: list[Sample]
     """Some whose reward raised, so that they have none."""
     worst: list[Sample]
@@ -42,6 +46,8 @@ class Report(msgspec.Struct, frozen=True):
     summary: Summary
     why: Why
     timeline: Timeline | None
+    worth_a_look: list[str]
+    """Sentences on metrics that are out of their usual range."""
     samples: Ends
     settings: Settings
     steps: Steps
@@ -60,6 +66,7 @@ def report(reader: RunReader) -> Report:
         summary=summary(reader),
         why=why(reader),
         timeline=last,
+        worth_a_look=worth_a_look(reader.rows()),
         samples=_ends(reader),
         settings=settings_of(reader),
         steps=msgspec.structs.replace(every, steps=every.steps[-STEPS_SHOWN:]),
@@ -75,12 +82,13 @@ def _ends(reader: RunReader) -> Ends:
         try:
             every = list(archives.samples(step))
         except DataError as error:
-            return Ends(step, 0, [], [], [], str(error))
+            return Ends(step, 0, {}, [], [], [], str(error))
         failed = [sample for sample in every if sample.error]
         order = sorted((it for it in every if REWARD in it.figures), key=lambda it: it.figures[REWARD])
         if order or failed:
-            return Ends(step, len(every), failed[:SAMPLES_SHOWN], order[:SAMPLES_SHOWN], _best(order))
-    return Ends(None, 0, [], [], [], "No step has kept a sample that has a reward.")
+            counts = dict(Counter(it.data_set for it in every))
+            return Ends(step, len(every), counts, failed[:SAMPLES_SHOWN], order[:SAMPLES_SHOWN], _best(order))
+    return Ends(None, 0, {}, [], [], [], "No step has kept a sample that has a reward.")
 
 
 def _best(order: Sequence[Sample]) -> list[Sample]:
