@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import os
 import re
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -85,6 +86,13 @@ def limit_threads(threads: int) -> None:
     """Say how many threads numerical libraries may use; before they are imported."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
+
+
+def allow_open_files() -> None:
+    """Let this process, and those that it starts, have as many files and sockets open as the system lets them: a master
+    has a connection to each worker."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def oom_kills(job_only: bool = False, cgroups: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:

@@ -4,6 +4,7 @@ Pure: no clock, no files. What a process says of itself is as old as its last be
 """
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -16,15 +17,44 @@ BEGINNING, WAITING = "beginning messages", "waiting for messages"
 """Operations of two ranks of a group each: members number them apart."""
 
 
+Runs = tuple[tuple[int, int, int], ...]
+"""Numbers, as (first, how many, how far apart)."""
+
+
+@lru_cache(maxsize=1024)
+def runs_of(ranks: tuple[int, ...]) -> Runs:
+    """The members of a group. Those of a layout lie evenly: a thousand are as few words as two."""
+    runs: list[tuple[int, int, int]] = []
+    for rank in ranks:
+        first, count, apart = runs[-1] if runs else (rank, 0, 0)
+        if count == 1:
+            apart = rank - first
+        if count and rank == first + count * apart:
+            runs[-1] = first, count + 1, apart
+        else:
+            runs.append((rank, 1, 0))
+    return tuple(runs)
+
+
+@lru_cache(maxsize=1024)
+def ranks_of(runs: Runs) -> tuple[int, ...]:
+    """In their order."""
+    return tuple(first + i * apart for first, count, apart in runs for i in range(count))
+
+
 class Collective(msgspec.Struct, frozen=True, array_like=True):
     """The newest operation of several ranks that one of them has begun in a unit of work."""
 
-    ranks: tuple[int, ...]
+    group: Runs
     operation: str
     number: int
     """Which one of this group, since the unit began."""
     inside: bool
     """Whether it has not returned."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return ranks_of(self.group)
 
     def __str__(self) -> str:
         return f"{self.operation} {self.number} of {workers(self.ranks)}"
@@ -101,7 +131,7 @@ def inside(doing: Doing) -> bool:
 def _entered(doing: Doing, at: Collective) -> bool:
     """Whether it is in this operation, or further. One that is with another group by now is in none of this one."""
     its = doing.collective
-    if its is None or its.ranks != at.ranks:
+    if its is None or its.group != at.group:
         return False
     return its.inside if at.operation in (BEGINNING, WAITING) else its.number >= at.number
 

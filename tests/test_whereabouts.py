@@ -2,13 +2,15 @@
 
 import pytest
 
-from hpcrl.whereabouts import BEGINNING, Collective, Doing, culprits_of, workers
+from hpcrl.whereabouts import BEGINNING, Collective, Doing, culprits_of, ranks_of, runs_of, workers
 
 ALL = (0, 1, 2, 3)
 
 
 def at(ranks: tuple[int, ...], number: int, inside: bool = True, operation: str = "all-to-all") -> Doing:
-    return Doing("execute", "running actor_train of step 7", collective=Collective(ranks, operation, number, inside))
+    return Doing(
+        "execute", "running actor_train of step 7", collective=Collective(runs_of(ranks), operation, number, inside)
+    )
 
 
 REWARD = Doing("execute", "running score of step 7")
@@ -60,3 +62,13 @@ def test_workers_in_words(ranks: tuple[int, ...], said: str) -> None:
 def test_what_a_process_does_in_words() -> None:
     assert str(at((0, 1), 3)) == "running actor_train of step 7, in all-to-all 3 of workers 0, 1"
     assert str(at((0, 1), 3, inside=False)) == "running actor_train of step 7"
+
+
+@pytest.mark.parametrize("ranks", [(), (3,), (0, 1, 2, 3), (1, 9, 17), (0, 1, 8, 9, 16, 17), (5, 3, 4), (2, 2)])
+def test_a_group_is_told_in_runs_and_is_the_same_again(ranks: tuple[int, ...]) -> None:
+    assert ranks_of(runs_of(ranks)) == ranks
+
+
+def test_of_the_groups_of_a_layout_a_large_one_takes_no_more_words_than_a_small_one() -> None:
+    for apart in (1, 8):
+        assert len(runs_of(tuple(range(3, 3 + apart * 1024, apart)))) == len(runs_of((3, 3 + apart))) == 1

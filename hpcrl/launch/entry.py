@@ -20,7 +20,7 @@ from hpcrl.foreign import plain
 from hpcrl.launch.launcher import declaration_of
 from hpcrl.master.allocation import Allocation
 from hpcrl.plugins import load
-from hpcrl.processes import limit_threads, tell_faults
+from hpcrl.processes import allow_open_files, limit_threads, tell_faults
 from hpcrl.wire.address import LOOPBACK, network_of
 
 
@@ -51,6 +51,7 @@ def main(
     job this is, `allocation` is in place of the launcher's, `granted` is how many nodes there are if that is known."""
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
+    allow_open_files()
     tell_faults()
     try:
         run = RunDirectory(Path(run_dir))

@@ -7,7 +7,7 @@ the script; it knows no sockets, files or steps.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
+from msgspec.structs import replace as replace_in
 
 from hpcrl.data.minibatches import cut_of
 from hpcrl.data.samples import SampleMeta
@@ -160,22 +160,31 @@ class Dispatcher:
     def _request(self, job: Job, replay: bool, joins: bool = False) -> None:
         unit = job.task.unit
         shares, cut = dict(zip(job.heads, self._shares(job), strict=True)), cut_of(job.minibatches)
+        without_rows = Request(
+            id=self._requests,
+            step=unit.step,
+            call=unit.call,
+            part=unit.part,
+            ids=(),
+            sources=(),
+            record=self._drift.record_of(unit) if replay else None,
+            settings=job.settings,
+            version=job.task.version,
+            joins=joins,
+            sizes=cut.sizes,
+            groups=cut.groups,
+        )
         for rank in job.all_ranks:
-            ids = shares.get(rank, ())  # a part's head alone has its rows
-            request = Request(
-                id=self._requests,
-                step=unit.step,
-                call=unit.call,
-                part=unit.part,
+            ids = shares.get(rank)
+            if ids is None:  # a part's head alone has its rows
+                self._around.send(rank, without_rows)
+                continue
+            mine = set(ids)
+            request = replace_in(
+                without_rows,
                 ids=ids,
                 sources=self.rows.sources(unit.step, job.inputs, ids, rank),
-                record=self._drift.record_of(unit) if replay else None,
-                settings=job.settings,
-                version=job.task.version,
-                joins=joins,
-                shown=tuple(sample for sample in job.shown.ids if sample in ids),
-                sizes=cut.sizes,
-                groups=cut.groups,
+                shown=tuple(sample for sample in job.shown.ids if sample in mine),
                 places=tuple(cut.places[sample] for sample in ids) if cut.sizes else (),
             )
             self._around.send(rank, request)
@@ -209,8 +218,9 @@ class Dispatcher:
         flight.synced.add(syn.rank)
         if all(self._in_flight[request].ready for request in flight.together):
             for request in flight.together:
+                ack = Ack(request)
                 for rank in self._in_flight[request].job.all_ranks:
-                    self._around.send(rank, Ack(request))
+                    self._around.send(rank, ack)
 
     def _replied(self, reply: Reply) -> Task | None:
         flight = self._in_flight[reply.request]
@@ -320,7 +330,7 @@ class Dispatcher:
         result, recorded = self._results[unit], self._drift.recorded(unit)
         had = result.job.shown.had
         if recorded is not None and had is not None:
-            result.again = msgspec.structs.replace(recorded, shown=(*had, *self._files_shown(unit)))
+            result.again = replace_in(recorded, shown=(*had, *self._files_shown(unit)))
         elif result.job.task.shows:
             self._readiness.spilled(unit)
 

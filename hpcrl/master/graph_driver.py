@@ -334,8 +334,9 @@ class GraphDriver:
         oldest = min((open_step for open_step in self._steps.numbers if open_step > step), default=step + 1)
         self.dispatcher.forget(oldest)
         self._forget(step)
+        forget = Forget(oldest)
         for worker in self._plan.workers:
-            self._around.send(worker.rank, Forget(oldest))
+            self._around.send(worker.rank, forget)
 
     def _forget(self, before: int) -> None:
         """Drop what is known of closed steps, unless a checkpoint of theirs is still under way."""

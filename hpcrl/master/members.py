@@ -14,6 +14,7 @@ from hpcrl.wire.messages import AgentHello, Beat, BeatHeard, Failed, WorkerExite
 LEAST_ANSWER_S = 3.0
 """How long whoever is asked for a sign of life may take at least. Threads that talk answer in milliseconds."""
 
+ALIVE = Beat()
 FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 
 
@@ -113,7 +114,7 @@ class Members:
     def beat_for(self, member: Member) -> Beat:
         """The master's own, with the answer to the member's newest one, which is given once."""
         beat, member.beat = member.beat, None
-        return Beat() if beat is None else Beat(heard=BeatHeard(*beat, self.clock(), self.now()))
+        return ALIVE if beat is None else Beat(heard=BeatHeard(*beat, self.clock(), self.now()))
 
     def answered(self, identity: bytes) -> None:
         member = self._by_identity.get(identity)
@@ -213,6 +214,8 @@ class Members:
 
     def forgive(self, slept_s: float) -> None:
         """This process did not listen for so long: if that was too long, nobody is blamed for the silence."""
+        if slept_s <= min(self.lost_after_s, self.answer_s) / 2:
+            return
         for member in self.everybody:
             if slept_s > self.lost_after_s / 2:
                 member.heard = self.clock()

@@ -42,6 +42,8 @@ from hpcrl.wire.messages import (
 
 TICK_MS = 50
 QUICK_TICK_S = 0.005
+LOOK_S = 0.1
+"""How often it is looked for who fell silent, at most."""
 
 Result = TypeVar("Result")
 
@@ -161,7 +163,7 @@ class Reactor:
         self._clock = clock
         self._slow = slow or ThreadPoolExecutor(1, thread_name_prefix="slow")
         self._last_turn = clock()
-        self._next_beat = 0.0
+        self._next_beat = self._next_look = 0.0
 
     @property
     def address(self) -> str:
@@ -180,8 +182,7 @@ class Reactor:
             self._hear(identity, body)
         for sender in self._sockets.take_lost():
             self.members.missed(sender)
-        for node, how in self.members.find_silent().items():
-            self.note(NodeLeaving(node, how))
+        self._find_silent()
         self.commands.poll(None if self.listener is None else self.listener.number, self.note)
 
     def in_background(self, work: Callable[[], Result]) -> Future[Result]:
@@ -238,10 +239,21 @@ class Reactor:
         for member in self.members.everybody:
             self._sockets.send(member.identity, self.members.beat_for(member))
 
+    def _find_silent(self) -> None:
+        """Nobody's silence is judged by less than a beat."""
+        if self._clock() >= self._next_look:
+            self._next_look = self._clock() + min(LOOK_S, self._cluster.heartbeat_s / 2)
+            for node, how in self.members.find_silent().items():
+                self.note(NodeLeaving(node, how))
+
     # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _hear(self, identity: bytes, body: Message) -> None:
         self.members.heard(identity, body if isinstance(body, Beat) else None)
         match body:
+            case Beat():
+                pass
+            case Syn() | Reply():
+                self._report(identity, body)
             case AgentHello():
                 self._welcome(identity, body)
             case NodeDraining() if self.members.is_agent(identity, body.node):
@@ -256,9 +268,13 @@ class Reactor:
                 self.members.answered(identity)
             case WorkerReady() | Failed() if self.members.is_current(identity):
                 self._told_of_itself(body)
-            case Syn() | Reply() | Moved() | Spilled() | ShardWritten() | ShardsVerified() | ExportWritten():
-                if self.listener is not None and self.members.is_current(identity):
-                    self.listener.hear(body)
+            case Moved() | Spilled() | ShardWritten() | ShardsVerified() | ExportWritten():
+                self._report(identity, body)
+
+    def _report(self, identity: bytes, body: Report) -> None:
+        """How calls go, as a worker of this attempt says."""
+        if self.listener is not None and self.members.is_current(identity):
+            self.listener.hear(body)
 
     def _welcome(self, identity: bytes, hello: AgentHello) -> None:
         surplus = self.members.agent(identity, hello)

@@ -7,7 +7,7 @@ got lost while a connection was made anew, and is told. Knows nothing of what th
 """
 
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +19,13 @@ from hpcrl.durable.keys import advice, read_key
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
-from hpcrl.wire.envelope import Envelope, decode, encode
+from hpcrl.wire.envelope import Envelope, Received, decode, encode, encode_body
 from hpcrl.wire.messages import Message
 
+_MORE, _NOW, _HAS_MORE = int(zmq.SNDMORE), int(zmq.NOBLOCK), int(zmq.RCVMORE)
+"""As numbers: pyzmq's own words cost more than what they ask for."""
+MOST_AT_ONCE = 2000
+"""Messages that are taken before whoever takes them does something else: a thousand members may never be silent."""
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 
 
@@ -90,7 +94,7 @@ class Incoming:
         self.lost_from: list[str] = []
         self._last: dict[str, int] = {}
 
-    def accept(self, frame: bytes) -> Envelope | None:
+    def accept(self, frame: bytes) -> Received | None:
         try:
             envelope = decode(frame)
         except (msgspec.DecodeError, msgspec.ValidationError):
@@ -114,7 +118,9 @@ class Hub:
     def __init__(self, context: zmq.Context, key: RunKey, name: str, network: Network = LOOPBACK_ONLY) -> None:
         self.name = name
         self.incoming = Incoming()
-        self._sent: Counter[bytes] = Counter()
+        self._sent: defaultdict[bytes, int] = defaultdict(int)
+        self._encoded: tuple[Message | None, msgspec.Raw] = None, msgspec.Raw()
+        """What was sent last, to be sent to others."""
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.sndhwm = self.socket.rcvhwm = 0
@@ -128,15 +134,21 @@ class Hub:
         self.socket.setsockopt(zmq.USE_FD, listening.detach())
         self.socket.bind(self.address)
 
-    def receive(self) -> list[tuple[bytes, Envelope, list[bytes]]]:
-        """All that has come and is accepted: (where it came from, envelope, raw frames)."""
+    def receive(self) -> list[tuple[bytes, Received, list[bytes]]]:
+        """What has come and is accepted: (where it came from, envelope, raw frames)."""
         frames = [(identity, self.incoming.accept(frame), raw) for identity, frame, *raw in _waiting(self.socket)]
         return [(identity, envelope, raw) for identity, envelope, raw in frames if envelope is not None]
 
     def send(self, identity: bytes, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
         self._sent[identity] += 1
-        envelope = Envelope(self.name, self._sent[identity], body)
-        self.socket.send_multipart([identity, encode(envelope), *raw], copy=not raw)
+        if body is not self._encoded[0]:
+            self._encoded = body, encode_body(body)
+        frame = encode(Envelope(self.name, self._sent[identity], self._encoded[1]))
+        if raw:
+            self.socket.send_multipart([identity, frame, *raw], copy=False)
+            return
+        self.socket.send(identity, _MORE)
+        self.socket.send(frame)
 
 
 class Link:
@@ -157,8 +169,8 @@ class Link:
         self.socket.reconnect_ivl_max = 1000
         self.socket.connect(address)
 
-    def receive(self) -> list[tuple[Envelope, list[bytes]]]:
-        """All that has come and is accepted: (envelope, raw frames)."""
+    def receive(self) -> list[tuple[Received, list[bytes]]]:
+        """What has come and is accepted: (envelope, raw frames)."""
         frames = [(self.incoming.accept(frame), raw) for frame, *raw in _waiting(self.socket)]
         return [(envelope, raw) for envelope, raw in frames if envelope is not None]
 
@@ -172,6 +184,12 @@ class Link:
 
 
 def _waiting(socket: zmq.Socket) -> Iterator[list[bytes]]:
-    """The multipart messages that are there now."""
-    while int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-        yield socket.recv_multipart(zmq.NOBLOCK)
+    """The multipart messages that are there now, and no more of them than leave time for other things."""
+    for _ in range(MOST_AT_ONCE):
+        try:
+            frames = [socket.recv(_NOW)]
+        except zmq.Again:
+            return
+        while socket.getsockopt(_HAS_MORE):
+            frames.append(socket.recv(_NOW))
+        yield frames

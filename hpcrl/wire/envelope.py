@@ -10,17 +10,30 @@ class Envelope(msgspec.Struct, frozen=True):
 
     sender: str
     seq: int
+    body: Message | msgspec.Raw
+    """As it is, or encoded already: one that goes to many is encoded once."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """An envelope as it is read."""
+
+    sender: str
+    seq: int
     body: Message
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Envelope)
+_DECODER = msgspec.msgpack.Decoder(Received)
 
 
 def encode(envelope: Envelope) -> bytes:
     return _ENCODER.encode(envelope)
 
 
-def decode(frame: bytes) -> Envelope:
+def encode_body(body: Message) -> msgspec.Raw:
+    return msgspec.Raw(_ENCODER.encode(body))
+
+
+def decode(frame: bytes) -> Received:
     """Raises `msgspec.DecodeError` or `msgspec.ValidationError` on anything that is not an envelope."""
     return _DECODER.decode(frame)

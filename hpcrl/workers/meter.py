@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from hpcrl.figures import Figures, Seconds
-from hpcrl.whereabouts import Collective
+from hpcrl.whereabouts import Collective, runs_of
 
 Phase = Literal["prefill", "decode", "forward", "backward", "optimizer", "collective"]
 Count = Literal["tokens", "micro_batches", "rounds", "sent"]
@@ -95,11 +95,12 @@ class Meter:
     @contextmanager
     def together(self, ranks: tuple[int, ...], operation: str, number: int) -> Iterator[None]:
         """Around an operation of several ranks, which may lie in another."""
-        around, self.collective = self.collective, Collective(ranks, operation, number, True)
+        group = runs_of(ranks)
+        around, self.collective = self.collective, Collective(group, operation, number, True)
         with self.timing("collective"):
             yield
         within = around is not None and around.inside
-        self.collective = around if within else Collective(ranks, operation, number, False)
+        self.collective = around if within else Collective(group, operation, number, False)
 
     @contextmanager
     def timing(self, phase: Phase) -> Iterator[None]:

@@ -3,7 +3,12 @@
 from mmap import mmap
 from pathlib import Path
 
+import pytest
+
 from hpcrl.figures import Figures, packed, unpacked
+from hpcrl.whereabouts import Doing
+from hpcrl.wire.envelope import Envelope, encode
+from hpcrl.wire.messages import Beat
 from hpcrl.workers.meter import InUse, Meter, ProcessMemory
 
 MIB = 2**20
@@ -40,6 +45,17 @@ def test_seconds_and_counts_are_added_up_and_forgotten_when_the_next_part_begins
     assert (figures.seconds.gather, figures.seconds.execute) == (0.25, 1.5)
     assert (figures.tokens, figures.longest, figures.micro_batches, figures.flops) == (30, 6, 2, 12.0)
     assert 0 < figures.held <= figures.peak
+
+
+@pytest.mark.parametrize("apart", [1, 8])
+def test_a_beat_from_within_a_collective_of_many_ranks_is_no_longer_than_one_of_few(apart: int) -> None:
+    sizes = []
+    for ranks in (2, 16, 64):
+        meter = Meter()
+        with meter.together(tuple(range(0, ranks * apart, apart)), "all-to-all", 7):
+            beat = Beat(Doing("execute", "running", collective=meter.collective))
+        sizes.append(len(encode(Envelope("worker-0", 1, beat))))
+    assert sizes == sizes[:1] * 3
 
 
 def test_a_device_is_asked_for_its_times_once_all_is_ordered_but_for_what_the_host_waits_in() -> None:
