@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE := 1
 # DeepSpeed is installed as it is: nothing of it is compiled that hpcrl does not use.
 export DS_BUILD_OPS := 0
 
-.PHONY: help demo test test-all gates flakes lint kill kill-toy same docs vllm peers bench ratios slurm-up slurm-down slurm-status clean
+.PHONY: help demo test test-all gates flakes lint kill kill-toy same docs vllm peers bench scale ratios slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
@@ -25,6 +25,7 @@ help:
 	@echo "make vllm      an environment of vLLM's own in .vllm, for the tests that need it (a minute, 4 GB)"
 	@echo "make peers     compare advantages, losses and gradients with verl's and TRL's own functions (minutes, 2 GB)"
 	@echo "make bench     measure, and write docs/performance.md"
+	@echo "make scale     a master with 128 emulated nodes of 8 workers, and recovery of 10,000 steps: CPU, beats, a lost node (5 minutes)"
 	@echo "make ratios    what this tree costs by what a commit (BASE=…) costs: call, step, submit, recovery (minutes)"
 	@echo "make slurm-up  a Slurm cluster on this machine for the tests that need one (as root on Debian 12); slurm-down, slurm-status"
 	@echo "make lint      ruff and mypy"
@@ -76,6 +77,9 @@ peers: $(STAMP)
 
 bench: $(STAMP)
 	python bench/run.py
+
+scale: $(STAMP)
+	python bench/scale.py
 
 ratios: $(STAMP)
 	@PYTHONPATH=tools python bench/ratios.py $(BASE) $(MEASURES)

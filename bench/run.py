@@ -28,6 +28,7 @@ import machine
 import moves
 import recording
 import recovery
+import scale
 import scripts
 import served
 import shares
@@ -266,6 +267,15 @@ SECTIONS: Mapping[str, Section] = {
         "calls, four of them in 128 parts, a checkpoint without shards every 10 steps, two of them kept. A process of "
         "its own, of whose start nothing is counted, medians of three, the journal in the cache.",
         lambda work, _: long_runs.long_runs(work),
+    ),
+    "scale": Section(
+        "A master of 1,024 workers",
+        "The real master: its process, sockets with CURVE, journal, disk. Its 128 agents and 1,024 workers are "
+        "emulated by two processes on the same cores, which send what real ones send, and write small spills and "
+        "shards. The toy graph's six calls in layout d128t8, 4,096 rows a step, five steps; a node is lost in the "
+        "fourth, and another takes its place at once. CPU seconds are those of all of the master's threads, encryption "
+        "included, from one step's close to the next; the step with the loss is left out.",
+        lambda work, _: scale.scale(work),
     ),
     "slurm": Section(
         "On Slurm",
