@@ -171,3 +171,18 @@ def test_a_fault_in_a_forked_process_leaves_its_stack_on_standard_error() -> Non
     status = int(done.stdout)
     assert (signal_of(status), describe_status(status)) == ("SIGSEGV", "killed by SIGSEGV")
     assert signal_of(3 << 8) == ""
+
+
+FILES = """
+import resource
+from hpcrl.processes import allow_open_files
+
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+allow_open_files()
+files = [open("/dev/null") for _ in range(200)]
+"""
+
+
+def test_a_process_may_open_as_many_files_as_the_system_lets_it() -> None:
+    subprocess.run([sys.executable, "-c", FILES], check=True)

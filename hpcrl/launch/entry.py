@@ -50,9 +50,7 @@ def main(
     `host` is where other nodes reach this one unless cluster.interface says otherwise, `incarnation` which start of its
     job this is, `allocation` is in place of the launcher's, `granted` is how many nodes there are if that is known."""
     fault("as master" if process == "master" else f"as agent-{node}")
-    limit_threads(threads)
-    allow_open_files()
-    tell_faults()
+    _prepare(threads)
     try:
         run = RunDirectory(Path(run_dir))
         every = what_every_run_has(run.configuration(submission))
@@ -84,6 +82,13 @@ def main(
             else:
                 leave_notice(run, submission, node, incarnation, verdict)
         return int(ExitCode.INTERNAL if code is None else code)
+
+
+def _prepare(threads: int) -> None:
+    """What holds for this process and all that it starts."""
+    limit_threads(threads)
+    allow_open_files()
+    tell_faults()
 
 
 def _code_of(error: Exception, process: str) -> ExitCode | None:
