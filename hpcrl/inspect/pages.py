@@ -140,7 +140,8 @@ def table(of: Table, label: str) -> "Markup":
 def _cell(cell: Cell, kind: str) -> tuple[str, float | None, str]:
     if isinstance(cell, tuple):
         several = " several" if ", " in cell[0] else ""
-        return WITH_UNIT.sub("\\1\N{NO-BREAK SPACE}", cell[0]), cell[1], kind + several
+        text = WITH_UNIT.sub("\\1\N{NO-BREAK SPACE}", cell[0]).replace("–", "\N{WORD JOINER}–\N{WORD JOINER}")
+        return text, cell[1], kind + several
     return cell, None, kind or ("text long" if len(cell) > LONG else "text")
 
 

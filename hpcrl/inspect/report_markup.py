@@ -6,7 +6,9 @@ nav { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; margin: .8rem 0; font-s
 a { color: var(--c0); }
 .verdict { border-left: 4px solid var(--line); padding-left: .9rem; } .verdict.failed { border-color: var(--bad); }
 .verdict + h3 { margin-top: 1.4rem; }
-.verdict + details { margin-top: .6rem; } .verdict details pre { max-height: none; }
+.verdict + details { margin-top: .6rem; }
+#settings dl { grid-template-columns: 1fr; } #settings dd { margin-bottom: .5rem; }
+.verdict details pre { max-height: none; }
 .verdict h3 { margin: 0; font-size: 1.05rem; }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: 1.2rem; }
 figure { margin: 0; min-width: 0; display: flex; flex-direction: column; justify-content: space-between; }
