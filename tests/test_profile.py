@@ -4,17 +4,21 @@ import re
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.experiments import values_of, write_config, write_inputs, write_model
 
 from hpcrl.cli.main import main
 from hpcrl.cli.settings import read_experiment
+from hpcrl.config.yaml_file import read_yaml
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, ExitCode
+from hpcrl.launch.calibrating import ran
 from hpcrl.launch.profiling import profile_in, profile_of
 from hpcrl.placement.data_sheets import CPU_CORE
 from hpcrl.placement.profile_rates import differences
 from hpcrl.placement.rates import Rates, rates_from_json
+from hpcrl.placement.search_told import SearchTold
 
 ROOT = Path(__file__).parent.parent
 SHOWN = r"^hpcrl (profile \S+ --out \S+)"
@@ -94,3 +98,20 @@ def test_a_number_of_minutes_that_is_none_is_refused(folder: Path, capsys: pytes
     assert main(["profile", "grpo.yaml", "--out", "x.json", "--minutes", "0"]) == ExitCode.CONFIGURATION
     assert "--minutes 0 must be above 0" in capsys.readouterr().err
     assert not Path("x.json.run").exists()
+
+
+def test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_pays(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config(folder / "grpo.yaml", read_yaml(folder / "grpo.yaml") | {"allocation": "manual"})
+    assert main(["submit", "grpo.yaml", "--run-dir", "run"]) == ExitCode.DONE
+    measured = ran(RunDirectory.look(folder / "run"))
+    capsys.readouterr()
+    assert main(["search", "grpo.yaml", "--after", "run", "--proposals", "50", "--json"]) == ExitCode.DONE
+    shown = capsys.readouterr()
+    answer = msgspec.json.decode(shown.out, type=SearchTold)
+    own = {it.call: it.seconds for plan in answer.others if plan.name == "the settings" for it in plan.calls}
+    assert {call: own[call] for call in measured.seconds} == pytest.approx(measured.seconds, rel=0.01)
+    assert own["rew_inf"] > 0 and any("rew_inf counts as" in it and "was measured" in it for it in answer.notices)
+    assert "calibrated by run" in answer.rates and f"hpcrl resume {folder / 'run'}" in shown.err
+    assert "Its steps took" in shown.err and measured.closed == 3

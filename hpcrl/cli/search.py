@@ -1,8 +1,10 @@
 """`hpcrl search CONFIG`: where to train each model and make each call, so that a step is short and everything fits."""
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,23 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
+from hpcrl.cli.arguments import asks_for_help, command_parser, find_run, parse, separate
 from hpcrl.cli.outputs import try_out, written
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import changes, with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
+from hpcrl.config.fields import ChangeClass
 from hpcrl.config.yaml_file import read_yaml
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
+from hpcrl.launch.calibrating import calibrated, like, payback
 from hpcrl.launch.preflight import capacity_of
 from hpcrl.placement.allocate import MANUAL
 from hpcrl.placement.lengths import Lengths
 from hpcrl.placement.search_told import PlanTold, SearchTold, told
 from hpcrl.placement.searching import OWN
-from hpcrl.placement.settling import search_for
+from hpcrl.placement.settling import Found, search_for
 from hpcrl.placement.sizes import GIB
 
 SHORT = ("profile", "device", "lengths", "proposals")
@@ -41,9 +46,10 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("config", type=str, help="a YAML file")
     parser.add_argument("--out", metavar="FILE", help="write the configuration with the best plan; it can be submitted")
+    parser.add_argument("--after", metavar="RUN", help="calibrate by what this run measured; say whether resuming pays")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.epilog = f"{', '.join(f'--{name} VALUE' for name in SHORT)} are short for --search.{SHORT[0]} and so on."
-    mine, overrides = separate([_whole(word) for word in words], ("--out", "--json"))
+    mine, overrides = separate([_whole(word) for word in words], ("--out", "--after", "--json"))
     if asks_for_help(mine):
         print(help_with_settings(parser, mine, overrides))
         return int(ExitCode.DONE)
@@ -57,7 +63,8 @@ def run(words: Sequence[str]) -> int:
             f"Give one, as in --nodes {cluster.most_nodes}; a run with allocation: search is searched for on each.",
         )
     experiment = with_nodes(experiment, experiment.cluster.most_nodes)
-    found = search_for(experiment, capacity_of(experiment))
+    after = RunDirectory.look(find_run(given.after)) if given.after else None
+    found = _search(experiment, after)
     rates = found.costs.rates
     answer = told(
         found.searched,
@@ -68,11 +75,31 @@ def run(words: Sequence[str]) -> int:
     )
     print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
     best = found.settled()
+    if after is not None:
+        _tell_payback(after, answer.plans[0].step_s, experiment, best)
     if given.out:
         _write(given.out, given.config, (experiment, best), answer.plans[0].step_s, overrides)
     elif not given.json:
         print("To write a configuration with plan 1, add: --out best.yaml", file=sys.stderr)
     return int(ExitCode.DONE)
+
+
+def _search(experiment: ExperimentConfig, after: RunDirectory | None) -> Found:
+    if after is None:
+        return search_for(experiment, capacity_of(experiment))
+    asked = experiment if experiment.search.lengths else like(experiment, after)
+    return search_for(asked, capacity_of(experiment), partial(calibrated, after))
+
+
+def _tell_payback(after: RunDirectory, step_s: float, experiment: ExperimentConfig, best: Any) -> None:
+    changed = [it for it in changes(experiment, best, [ChangeClass.PLACEMENT]) if it.key.partition(".")[0] != "search"]
+    words = " ".join(f"--{it.key} {shlex.quote(_typed(it.value))}" for it in changed if it.key != "cluster.device")
+    print(payback(after, step_s), file=sys.stderr)
+    print(f"With it: hpcrl stop {after.root}; hpcrl resume {after.root} {words}", file=sys.stderr)
+
+
+def _typed(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _whole(word: str) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from hpcrl.config.changes import with_nodes
 from hpcrl.config.experiment import to_dict
-from hpcrl.costs import decode
+from hpcrl.costs import Span, decode
 from hpcrl.durable.archives import read_archive
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, DataError
@@ -76,12 +76,15 @@ def _told(run: RunDirectory) -> Iterator[Told]:
 
 
 def fixed_s(run: RunDirectory) -> float:
-    """Of a call, from its request to its reply, what no worker worked."""
-    spans = [
-        span
-        for attempt in run.numbers()
-        for text in Tail(run.costs(attempt)).each()
-        for cost in decode(text).calls.values()
-        for span in cost.spans
-    ]
-    return max(0.0, median([span.ended_s - span.sent_s - span.seconds for span in spans])) if spans else 0.0
+    """Of a call, from when it could begin to its reply, what no worker worked. A request may wait for the one before."""
+    found = []
+    for attempt in run.numbers():
+        rows = map(decode, Tail(run.costs(attempt)).each())
+        spans = sorted((it for row in rows for cost in row.calls.values() for it in cost.spans), key=_ended)
+        before = [0.0, *map(_ended, spans)]
+        found += [it.ended_s - max(it.sent_s, over) - it.seconds for it, over in zip(spans, before, strict=False)]
+    return max(0.0, median(found)) if found else 0.0
+
+
+def _ended(span: Span) -> float:
+    return span.ended_s

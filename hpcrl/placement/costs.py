@@ -84,10 +84,16 @@ class CostModel:
         """Of a call in one step. `tokens`: of a micro-batch, at most; 0: as its role says."""
         config = self._configs.get(call.role)
         if config is None or call.method or not self._is_known(call.role):
-            return self.measured.get(call.name, 0)
+            return self.known.get(call.name, 0)
         at = self._arranged(place)
         key = (call.role, call.kind, at, tokens)
-        return self._once(key, lambda: self._reckoned(call, config, at, tokens or config.micro_batch_tokens))
+        found = self._once(key, lambda: self._reckoned(call, config, at, tokens or config.micro_batch_tokens))
+        return round(found * self.rates.scales.get(call.name, 1.0))
+
+    @property
+    def known(self) -> Mapping[str, int]:
+        """Call → nanoseconds, of calls that were measured as a whole."""
+        return {**self.rates.calls, **self.measured}
 
     def moves(self, role: str, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
         """int64 [homes, places]: the same of all of them, nearly (see `move_costs`)."""
@@ -122,8 +128,8 @@ class CostModel:
         unknown = [call.name for call in calls if call.method or not self._is_known(call.role)]
         served = [call.name for call in calls if self._served(call.role)]
         found = [
-            f"{name} counts as {self.measured[name] / 1e9:g} s wherever it is made, as was measured."
-            if name in self.measured
+            f"{name} counts as {self.known[name] / 1e9:.3g} s wherever it is made, as was measured."
+            if name in self.known
             else f"{name} counts as 0 s: nobody has measured it."
             for name in unknown
         ]

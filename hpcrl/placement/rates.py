@@ -177,6 +177,10 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Between a device and its host's memory."""
     disk: Link
     measured: tuple[Measured, ...] = ()
+    calls: dict[str, int] = {}
+    """Call → nanoseconds that a run has measured of it, of those that are reckoned from nothing."""
+    scales: dict[str, float] = {}
+    """Call → by how much a run's took longer than is reckoned of it."""
 
     @cached_property
     def pieces(self) -> dict[Piece, Surface]:

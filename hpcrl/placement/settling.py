@@ -1,5 +1,6 @@
 """An experiment whose allocation is settled by a search."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hpcrl.placement.capacity import Capacity, on_its_device
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.lengths import Lengths
+from hpcrl.placement.rates import Rates
 from hpcrl.placement.search_inputs import lengths_asked, longer, rates_asked, usable_bytes
 from hpcrl.placement.search_told import plan_told
 from hpcrl.placement.searching import Searched, search
@@ -53,11 +55,12 @@ class Found:
         return replace(self.costs, workload=workload_of(self.experiment, lengths), _made={})
 
 
-def search_for(experiment: Any, capacity: Capacity | None) -> Found:
-    """Search as the settings say. Reads each model's config.json. Raises ConfigurationError, DataError."""
+def search_for(experiment: Any, capacity: Capacity | None, calibrate: Callable[[Rates], Rates] | None = None) -> Found:
+    """Search as the settings say, by rates that are calibrated, if somebody can. Reads each model's config.json. Raises
+    ConfigurationError, DataError."""
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
-    rates = rates_asked(experiment)
+    rates = rates_asked(experiment) if calibrate is None else calibrate(rates_asked(experiment))
     lengths, models = lengths_asked(experiment), allocate.placed_models(experiment)
     costs = read_costs(experiment, rates, workload_of(experiment, lengths))
     most, asked = usable_bytes(experiment, rates, capacity), experiment.search

@@ -30,6 +30,7 @@ PATHS: Mapping[str, Sequence[tuple[str, Sequence[str]]]] = {
         ("BAD --out x.yaml", NO_FILE),
         ("c.yaml --out BAD", NOT_WRITABLE),
         ("c.yaml --lengths BAD", ("no", "folder", "file/lengths.jsonl")),
+        ("c.yaml --after BAD", NO_RUN),
         ("c.yaml --profile BAD", ("no.json", "folder", "file/no.json")),
     ],
     "draw": [("BAD --out x.dot", NO_FILE), ("c.yaml --out BAD", NOT_WRITABLE)],

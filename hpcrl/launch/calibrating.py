@@ -1,0 +1,111 @@
+"""What a run's rows of costs say of its calls, beside what is reckoned of them: by how much reckoning is off, and how
+long the calls take that nobody can reckon."""
+
+from collections import defaultdict
+from dataclasses import replace
+from math import ceil
+from statistics import median
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hpcrl.costs import decode
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import DataError
+from hpcrl.inspect.lines import Tail
+from hpcrl.placement.costs import CostModel, read_costs
+from hpcrl.placement.lengths import lengths_of_run
+from hpcrl.placement.placing import Placed
+from hpcrl.placement.plan import plan_for, read_plan
+from hpcrl.placement.rates import Rates
+from hpcrl.placement.search_inputs import lengths_asked
+from hpcrl.placement.workload import workload_of
+from hpcrl.recipes.algorithm import experiment_from
+
+FIRST = 1
+"""Steps of an attempt that do not count: kernels are made and files are read."""
+
+
+class Ran(NamedTuple):
+    """What the steps of a run took."""
+
+    seconds: dict[str, float]
+    """Call → of its slowest part, by its slowest worker; the middle one of all steps."""
+    steps: int
+    step_s: float
+    start_s: float
+    """Of an attempt, until its first step had opened."""
+    closed: int
+    """The newest step."""
+
+
+def ran(run: RunDirectory) -> Ran:
+    """Raises DataError where no step has closed."""
+    taken: defaultdict[str, list[float]] = defaultdict(list)
+    steps, starts, closed = [], [], 0
+    for attempt in run.numbers():
+        rows = [decode(text) for text in Tail(run.costs(attempt)).each()]
+        starts += [rows[0].at_s - rows[0].seconds] if rows else []
+        for row in rows[FIRST:] or rows:
+            steps.append(row.seconds)
+            for call, cost in row.calls.items():
+                if cost.spans:
+                    taken[call].append(max(span.seconds for span in cost.spans))
+        closed = max([closed, *(row.step for row in rows)])
+    if not steps:
+        raise DataError(f"{run.root} has closed no step, so nothing is known of its calls.")
+    return Ran({call: median(it) for call, it in taken.items()}, len(steps), median(steps), median(starts), closed)
+
+
+def like(experiment: Any, run: RunDirectory) -> Any:
+    """With texts as long as those of a run, where it kept some."""
+    try:
+        lengths_of_run(run.samples)
+    except DataError:
+        return experiment
+    return replace(experiment, search=replace(experiment.search, lengths=str(run.root)))
+
+
+def payback(run: RunDirectory, expected_s: float) -> str:
+    """Whether resuming with a plan whose step is expected to take so long gains more than it costs."""
+    measured, steps = ran(run), experiment_from(run.configuration()).control.steps
+    gain = measured.step_s - expected_s
+    each = f"Its steps took {measured.step_s:.3g} s, and plan 1's are expected to take {expected_s:.3g} s"
+    if gain <= 0:
+        return f"{each}: resuming with it gains nothing."
+    even = (
+        f"a new attempt takes {measured.start_s:.3g} s to begin, so it pays after {ceil(measured.start_s / gain)} steps"
+    )
+    if steps is None:
+        return f"{each}; {even}."
+    left = max(0, steps - measured.closed)
+    saved = left * gain - measured.start_s
+    verdict = f"it saves {saved:.3g} s" if saved > 0 else "it does not pay"
+    return f"{each}; {even}. {left} are left: {verdict}."
+
+
+def calibrated(run: RunDirectory, rates: Rates) -> Rates:
+    """Rates by which each call of the run's own plan lasts as long as it did there. The run's samples say how long its
+    texts are. Raises DataError."""
+    experiment = like(experiment_from(run.configuration()), run)
+    measured, bare = ran(run), msgspec.structs.replace(rates, calls={}, scales={})
+    costs = read_costs(experiment, bare, workload_of(experiment, lengths_asked(experiment)))
+    reckoned = _reckoned(run, experiment, costs)
+    return msgspec.structs.replace(
+        rates,
+        source=f"{rates.source}, calibrated by {run.root.name}",
+        calls={call: round(s * 1e9) for call, s in measured.seconds.items() if not reckoned.get(call)},
+        scales={call: s * 1e9 / reckoned[call] for call, s in measured.seconds.items() if reckoned.get(call)},
+    )
+
+
+def _reckoned(run: RunDirectory, experiment: Any, costs: CostModel) -> dict[str, int]:
+    """Nanoseconds of each call under the plan that the run had last."""
+    newest = run.newest_attempt()
+    plan = plan_for(experiment) if newest is None else read_plan(run, newest)
+    found = {}
+    for call in plan.calls:
+        at = plan.replica(call.name)
+        place = Placed(at.arrangement, at.ranks, at.backend)
+        found[call.name] = costs.call_nanoseconds(call, place, plan.micro_batches.get(call.name, 0))
+    return found
