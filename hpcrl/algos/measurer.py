@@ -95,8 +95,8 @@ class Measurer:
         budget = 60 * self.experiment.measured.minutes / len(self.experiment.measured.tasks)
         subjects = [self._subject(model, task, folder / str(blocks), blocks) for blocks in (FEW, MANY)]
         timer, sides = self._timer, model.sides
-        spent = timer.spent + budget
-        explore = partial(points_of, subjects, lambda: timer.spent < spent)
+        timer.until = timer.spent + budget
+        explore = partial(points_of, subjects, lambda: timer.spent < timer.until)
         match task.what:
             case "predict":
                 return explore(Subject.predicted, sides.tokens, sides.lengths, bare=True)
@@ -155,8 +155,9 @@ def points_of(
     for at, length in places:
         measured(at, length)
     for place in places:  # once more, later: what disturbed the first time is gone
-        later = [point(subject, *place) for subject in subjects]
-        made[place] = [_smaller(*pair) for pair in zip(made[place], later, strict=True)]
+        if more():
+            later = [point(subject, *place) for subject in subjects]
+            made[place] = [_smaller(*pair) for pair in zip(made[place], later, strict=True)]
     return [Timed(what, *place, few, made[place][1][what]) for place in places for what, few in made[place][0].items()]
 
 

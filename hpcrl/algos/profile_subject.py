@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +66,8 @@ class Timer:
     now: Callable[[], float] = time.perf_counter
     spent: float = 0.0
     """Seconds, in all."""
+    until: float = inf
+    """When so much is spent, nothing is tried again."""
     disturbed: int = 0
     """Calls of which there was none that nobody disturbed."""
 
@@ -94,11 +97,15 @@ class Timer:
         fastest, if somebody disturbed them all."""
         self.timed(action)
         taken: list[Taken] = []
-        while len(taken) < repeats + AGAIN and sum(not it.is_disturbed for it in taken) < repeats:
+        while len(taken) < repeats or self._tries_again(taken, repeats):
             taken.append(self.timed(action))
         calm = sorted(it for it in taken if not it.is_disturbed)
         self.disturbed += not calm
         return calm[len(calm) // 2] if calm else min(taken)
+
+    def _tries_again(self, taken: Sequence[Taken], repeats: int) -> bool:
+        calm = sum(not it.is_disturbed for it in taken)
+        return calm < repeats and len(taken) < repeats + AGAIN and self.spent < self.until
 
     def _finish(self) -> None:
         if self.device.type == "cuda":

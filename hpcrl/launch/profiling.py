@@ -76,7 +76,7 @@ def _told(run: RunDirectory) -> Iterator[Told]:
 
 
 def fixed_s(run: RunDirectory) -> float:
-    """Of a call, from when it could begin to its reply, what no worker worked. A request may wait for the one before."""
+    """Of a call, from when it could begin to its reply, what no worker worked. Requests wait for those before."""
     found = []
     for attempt in run.numbers():
         rows = map(decode, Tail(run.costs(attempt)).each())
