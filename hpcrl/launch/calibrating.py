@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hpcrl.config.changes import with_nodes
 from hpcrl.costs import decode
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError
@@ -87,7 +88,8 @@ def payback(run: RunDirectory, expected_s: float) -> str:
 def calibrated(run: RunDirectory, rates: Rates) -> Rates:
     """Rates by which each call of the run's own plan lasts as long as it did there. The run's samples say how long its
     texts are. Raises DataError."""
-    experiment = like(experiment_from(run.configuration()), run)
+    settings = experiment_from(run.configuration())
+    experiment = like(with_nodes(settings, settings.cluster.most_nodes), run)
     measured, bare = ran(run), msgspec.structs.replace(rates, calls={}, scales={})
     costs = read_costs(experiment, bare, workload_of(experiment, lengths_asked(experiment)))
     reckoned = _reckoned(run, experiment, costs)

@@ -30,6 +30,7 @@ def profile_of(experiment: Any, minutes: float) -> tuple[Any, list[str]]:
     """The run that measures what an experiment's graph could use on its workers, and what it leaves out; of a range of
     nodes it has the least. Reads each model's config.json. Raises ConfigurationError."""
     experiment = with_nodes(experiment, experiment.cluster.least_nodes)
+    experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     models, left_out = profiled_models(experiment, workload_of(experiment, lengths_asked(experiment)))
     if not models:
         raise ConfigurationError(
@@ -44,7 +45,7 @@ def profile_of(experiment: Any, minutes: float) -> tuple[Any, list[str]]:
         "cluster": to_dict(experiment)["cluster"],
         "control": {"steps": len(tasks)},
         "measured": {"models": msgspec.to_builtins(models), "tasks": tasks, "minutes": minutes},
-        "profile": {"layout": str(Layout(tp=cluster.workers_per_node, pp=cluster.nodes))},
+        "profile": {"layout": str(Layout(tp=cluster.workers_per_node, pp=cluster.most_nodes))},
     }
     return experiment_from(values), left_out
 
