@@ -1,8 +1,8 @@
 """The cost model held to what this machine takes: a profile of small models, then calls of other lengths.
 
 Blocks, what is before and after them, rounds and updates are measured on both ranks at once, each alone and both with
-a share of each matrix, of two models, at a few lengths. Then generate, inference and train_step are made in d1, d2, t2 and p2 of texts that
-the profile has not seen, and compared with what `placement.costs` says of them.
+a share of each matrix, of two models, at a few lengths. Then generate, inference and train_step are made in d1, d2, t2
+and p2 of texts that the profile has not seen, and compared with what `placement.costs` says of them.
 """
 
 import shutil

@@ -170,10 +170,10 @@ SECTIONS: Mapping[str, Section] = {
     "costs": Section(
         "Cost model",
         "What `hpcrl.placement.costs` predicts against what calls take: two models of 1 and 4 million parameters, two "
-        "processes of a thread each, gloo between them; wall time until both have ended, medians of five rounds "
-        "in which neither waited for a processor; what had none is marked as disturbed. Blocks, what is around them, "
-        "rounds and updates are profiled in the same minutes as `hpcrl profile` does, both processes at once, each "
-        "alone and both in t2; then 24 texts of other, spread lengths are predicted, generated and trained on.",
+        "processes of a thread each, gloo between them; wall time until both have ended, medians of five "
+        "rounds in which neither waited for a processor; what had none is marked as disturbed. Blocks, what is around "
+        "them, rounds and updates are profiled in the same minutes as `hpcrl profile` does, both processes at once, "
+        "each alone and both in t2; then 24 texts of other, spread lengths are predicted, generated and trained on.",
         lambda work, _: costs.costs(work),
     ),
     "backends": Section(
