@@ -8,7 +8,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-SOURCES = [f"csrc/{name}.cpp" for name in ("checksum", "gae", "log_lines", "rectangles", "search", "stored", "version")]
+NAMES = ("checksum", "gae", "log_lines", "pipeline", "rectangles", "search", "stored", "version")
+SOURCES = [f"csrc/{name}.cpp" for name in NAMES]
 FLAGS = ["-O3", "-ffp-contract=off", "-fopenmp"]
 COMPILED = Extension(
     "hpcrl.ops._compiled", SOURCES, extra_compile_args=FLAGS, extra_link_args=["-fopenmp"], optional=True

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hpcrl.data.pipeline_order import Compute, Exchange, Step, inference_order, training_order
-from hpcrl.placement.pipeline_time import Played, duration, visits_duration
+from hpcrl.ops.library import compiled
+from hpcrl.placement.pipeline_time import Played, duration, in_python, visits_duration
 
 
 def played(stages: int, count: int, trains: bool, sent: int = 7, seed: int = 0) -> Played:
@@ -75,6 +76,18 @@ def test_a_pipeline_lasts_as_long_as_clocks_say_that_are_turned_by_hand(stages: 
     for seed in range(5):
         of = played(stages, count, trains, seed=seed)
         assert abs(duration(of) - by_hand(of)) <= 2 * stages * count, (stages, count, trains)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_compiled_it_lasts_as_long_to_the_bit(trains: bool) -> None:
+    assert compiled() is not None
+    draw = np.random.default_rng(1)
+    for stages, count in ((2, 1), (2, 7), (3, 1), (5, 12), (8, 3), (16, 40)):
+        shape = (stages, count)
+        of = Played(
+            draw.gamma(2.0, 1e6, shape), draw.gamma(2.0, 2e6, shape) if trains else None, draw.gamma(1, 1e5, count)
+        )
+        assert duration(of) == in_python(of)
 
 
 def test_equal_micro_batches_have_the_bubble_of_the_formula() -> None:
