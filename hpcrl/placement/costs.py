@@ -5,7 +5,7 @@ unequal as they are, generation over the visits that its scheduler makes; operat
 call without a model, or by a user's method, lasts as long as was measured of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
@@ -211,18 +211,18 @@ class CostModel:
 
     def _training(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
         found, once = 0.0, self._updating(role, costs, config, at)
-        for parts in self.workload.trained(at.layout.dp, tokens, self._shares(role)):
-            slowest = max(duration(self._played(costs, part, at, trains=True)) for part in parts)
-            count = max(map(len, parts))
-            found += slowest + once + count * self._between_passes(role, config, at, passes=2)
-            if _teaches_routers(costs.config, config):
-                found += max(duration(self._played(costs, part, at, trains=False)) for part in parts)
+        of_minibatches = self.workload.trained(at.layout.dp, tokens, self._shares(role))
+        ways = (True, False) if _teaches_routers(costs.config, config) else (True,)
+        every = [part for parts in of_minibatches for part in parts]
+        lasting = [self._lasting(costs, every, at, trains) for trains in ways]
+        for parts in of_minibatches:
+            found += sum(max(next(of) for _ in parts) for of in lasting)
+            found += once + max(map(len, parts)) * self._between_passes(role, config, at, passes=2)
         return found * self.workload.passes
 
     def _predicting(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
         parts = self.workload.predicted(at.layout.dp, tokens, self._shares(role))
-        count = max(map(len, parts))
-        slowest = max(duration(self._played(costs, part, at, trains=False)) for part in parts)
+        slowest, count = max(self._lasting(costs, parts, at, trains=False)), max(map(len, parts))
         return slowest + count * self._between_passes(role, config, at, passes=1)
 
     def _generating(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
@@ -243,12 +243,15 @@ class CostModel:
         numel = self._numel(role, config, at.layout, at.backend)
         return numel / at.layout.dp * 3 * state_size(config.dtype) / self.rates.bytes_per_s * 1e9
 
-    def _played(self, costs: ModelCosts, part: MicroBatches, at: _Arranged, trains: bool) -> Played:
-        passes: tuple[Pass, ...] = ("taught", "backward") if trains else ("forward",)
-        forward, *backward = (costs.passes(of, part) for of in passes)
-        link = self._line(at).send
-        sent = link.latency_ns + costs.sent(part.tokens_M) / link.bytes_per_s * 1e9
-        return Played(forward, backward[0] if backward else None, sent)
+    def _lasting(
+        self, costs: ModelCosts, parts: Sequence[MicroBatches], at: _Arranged, trains: bool
+    ) -> Iterator[float]:
+        """How long the passes of each part last."""
+        kinds: tuple[Pass, ...] = ("taught", "backward") if trains else ("forward",)
+        link, passes = self._line(at).send, [costs.passes(of, parts) for of in kinds]
+        for part, forward, *backward in zip(parts, *passes, strict=True):
+            sent = link.latency_ns + costs.sent(part.tokens_M) / link.bytes_per_s * 1e9
+            yield duration(Played(forward, backward[0] if backward else None, sent))
 
     def _updating(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged) -> float:
         """Adding gradients up, an update, and parameters to all who compute with them."""

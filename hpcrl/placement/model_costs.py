@@ -4,6 +4,7 @@ What was measured of a part counts, as a whole; else its operations, bytes and l
 operations as `flops` counts them. Knows no schedule. Shapes: S stages, M micro-batches, V visits of a generation.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -64,15 +65,16 @@ class ModelCosts:
     rates: Rates
     place: Place
 
-    def passes(self, of: Pass, batches: MicroBatches) -> np.ndarray:
-        """[S, M]: a pass of each micro-batch through each stage."""
-        sizes, ones = _sizes(batches), np.ones(len(batches))
+    def passes(self, of: Pass, parts: Sequence[MicroBatches]) -> list[np.ndarray]:
+        """[S, M] of each part: a pass of each micro-batch through each stage."""
+        sizes = Sizes(*map(np.concatenate, zip(*map(_sizes, parts), strict=True)))
+        ones = np.ones(len(sizes.tokens_M))
         found = self._of_blocks(of, sizes)
         if of == "backward" and self.place.recompute:
             found += self._of_blocks("taught", sizes)
         found[0] += self._part("entry", of, sizes.tokens_M, ones)
         found[-1] += self._part("head", of, sizes.labels_M, ones)
-        return found
+        return np.split(found, np.cumsum([len(part) for part in parts])[:-1], axis=1)
 
     def beginning(self, rows: int, stage: int) -> float:
         """Of a generation of so many rows: what is done once, for caches and matrices."""
