@@ -1253,7 +1253,16 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 SEARCHED = "test_search_page.py::test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on"
+SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
 ELSEWHERE = {
+    "cli/simulate.py: Write 1 or more.": SIMULATED,
+    "cli/simulate.py: Write a duration above 0, such as 24h.": SIMULATED,
+    "simulation/disturbances.py: Name others, or raise --steps.": SIMULATED,
+    "simulation/disturbances.py: Nodes and workers are counted from 0.": SIMULATED,
+    "simulation/disturbances.py: Write a number above 0, as in 3=2.": SIMULATED,
+    "simulation/disturbances.py: Write a number of 0 or more with its unit: 40s, 2.5m, 24h or 3d.": SIMULATED,
+    "simulation/disturbances.py: Write {} {}.": SIMULATED,
+    "simulation/simulate.py: Give a longer --wall-time, or fewer disturbances.": SIMULATED,
     "inspect/archives.py: Look at other steps with --step.": (
         "inspect/test_damaged_runs.py::test_where_an_archive_is_damaged_other_steps_are_shown"
     ),

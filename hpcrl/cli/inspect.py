@@ -1,21 +1,21 @@
 """`hpcrl inspect RUN [VIEW]`: what a run has reached and what it cost, in numbers or, with --plot, in curves."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 from jsonargparse import ArgumentParser, Namespace
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.cli.outputs import written
+from hpcrl.cli.timeline_files import write_timeline
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError, ExitCode, InternalError, MissingExtraError
+from hpcrl.errors import ConfigurationError, ExitCode, InternalError
 from hpcrl.inspect.audit_text import told_on_stderr
 from hpcrl.inspect.plots import plot
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.report_page import report_page
 from hpcrl.inspect.terminal import show, to_csv
-from hpcrl.inspect.timeline_page import timeline_page
 from hpcrl.inspect.views.audit import Audit, audit
 from hpcrl.inspect.views.diff import diff
 from hpcrl.inspect.views.memory import memory
@@ -24,7 +24,7 @@ from hpcrl.inspect.views.resources import resources
 from hpcrl.inspect.views.steps import steps
 from hpcrl.inspect.views.stragglers import stragglers
 from hpcrl.inspect.views.summary import summary
-from hpcrl.inspect.views.timeline import Timeline, timeline
+from hpcrl.inspect.views.timeline import timeline
 from hpcrl.inspect.views.why import why
 from hpcrl.inspect.words import counted
 
@@ -141,28 +141,9 @@ def _tell(view: Any, given: Namespace) -> None:
     elif given.csv:
         print(_csv(given.view, view), end="")
     elif given.html or given.perfetto:
-        for option, name, write in (("--html", given.html, _write_page), ("--perfetto", given.perfetto, _write_trace)):
-            if name:
-                with written(option, name) as file:
-                    write(view, file)
-        print("\n".join(path for path in (given.html, given.perfetto) if path))
+        write_timeline(view, given.html, given.perfetto)
     else:
         show(view, with_traceback=given.traceback)
-
-
-def _write_page(view: Timeline, file: IO[bytes]) -> None:
-    file.write(timeline_page(view))
-
-
-def _write_trace(view: Timeline, file: IO[bytes]) -> None:
-    """Raises MissingExtraError where the package perfetto is not installed."""
-    try:
-        from hpcrl.inspect.timeline_trace import write_trace
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "perfetto":
-            raise
-        raise MissingExtraError("perfetto", "perfetto") from None
-    write_trace(view, file)
 
 
 def _refuse_others_options(given: Namespace) -> None:

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "plan": "show what a configuration would run: graph, workers, memory",
         "profile": "measure what models and links take on the workers, for search and plan",
         "search": "find the allocation with the shortest step that fits, and say why it is",
+        "simulate": "simulate a run: how long a step takes, and what lost nodes cost",
         "draw": "draw a configuration's dataflow graph",
         "submit": "start a run",
         "template": "print an sbatch script to edit, for cluster.template",

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, find_run, parse, separate
 from hpcrl.cli.outputs import try_out, written
+from hpcrl.cli.reckoned import reckoned_from, whole_option
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import changes, with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
@@ -27,7 +28,6 @@ from hpcrl.foreign import plain
 from hpcrl.launch.calibrating import calibrated, like, payback
 from hpcrl.launch.preflight import capacity_of
 from hpcrl.placement.allocate import MANUAL
-from hpcrl.placement.lengths import Lengths
 from hpcrl.placement.search_told import PlanTold, SearchTold, told
 from hpcrl.placement.searching import OWN
 from hpcrl.placement.settling import Found, search_for
@@ -49,7 +49,7 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--after", metavar="RUN", help="calibrate by what this run measured; say whether resuming pays")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.epilog = f"{', '.join(f'--{name} VALUE' for name in SHORT)} are short for --search.{SHORT[0]} and so on."
-    mine, overrides = separate([_whole(word) for word in words], ("--out", "--after", "--json"))
+    mine, overrides = separate([whole_option(word, SHORT) for word in words], ("--out", "--after", "--json"))
     if asks_for_help(mine):
         print(help_with_settings(parser, mine, overrides))
         return int(ExitCode.DONE)
@@ -70,7 +70,7 @@ def run(words: Sequence[str]) -> int:
         found.searched,
         found.experiment,
         f"{rates.device} ({rates.source})",
-        (*_notices(found.lengths, experiment, rates.source), *found.costs.notices),
+        (*reckoned_from(found.lengths, experiment, rates.source), *found.costs.notices),
         found.under,
     )
     print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
@@ -100,21 +100,6 @@ def _tell_payback(after: RunDirectory, step_s: float, experiment: ExperimentConf
 
 def _typed(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _whole(word: str) -> str:
-    """An option by its whole name."""
-    name, equals, value = word.partition("=")
-    return f"--search.{name[2:]}{equals}{value}" if name[:2] == "--" and name[2:] in SHORT else word
-
-
-def _notices(lengths: Lengths, experiment: ExperimentConfig, source: str) -> Iterator[str]:
-    prompts, responses, asked = lengths.prompts, lengths.responses, experiment.search
-    spread = f"prompts of {prompts.mean():.0f} ± {prompts.std():.0f} tokens, responses of {responses.mean():.0f} ± "
-    as_in = f"as in {asked.lengths}" if asked.lengths else "half of what may be, for want of --lengths"
-    yield f"Texts: {spread}{responses.std():.0f}; {as_in}."
-    if asked.profile is None:
-        yield f"Times are reckoned from {source}; a profile is more exact."
 
 
 def _write(out: str, config: str, settings: tuple[Any, Any], step_s: float, overrides: Sequence[str]) -> None:

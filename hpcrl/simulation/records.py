@@ -64,6 +64,8 @@ class Kept:
     fruitless: int = 0
     """How many of the newest attempts have finished nothing."""
     failed_rendezvous: int = 0
+    finished: int = 0
+    """Lines of finished work."""
 
     def recovery(self, changed_by: Mapping[str, str]) -> RecoveryPlan:
         spills = {it.spill.name: it.spill for it in self.events if isinstance(it, Done)}
@@ -166,6 +168,7 @@ class SimulatedRecords:
                 self._opened(event.step)
             if isinstance(event, FINISHED):
                 self._kept.fruitless = self._kept.failed_rendezvous = 0
+                self._kept.finished += 1
 
     def saved_roles(self) -> dict[str, SavedRole]:
         manifest = self.recovery.checkpoint

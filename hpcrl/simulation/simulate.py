@@ -12,7 +12,7 @@ from typing import Any, Literal
 from hpcrl.config.changes import RunSettings, with_nodes
 from hpcrl.dataflow.graph import changes
 from hpcrl.durable.journal import Broken, Closed, Event, Stopped, Trained
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.events import AttemptEnded
 from hpcrl.master.allocation import EVERYTHING, Absence, AllocationWatch
 from hpcrl.master.attempt import Attempt
@@ -34,6 +34,8 @@ from hpcrl.simulation.rows import Rows
 from hpcrl.simulation.worker import World
 from hpcrl.wire.messages import StartWorkers
 
+FUTILE = 4
+"""How often a run may be queued again without having finished anything."""
 NEVER_S = 1e9
 """Nobody beats: whoever lives counts as heard."""
 UNDISTURBED = Disturbances()
@@ -50,6 +52,8 @@ class Simulated:
     """Attempt → worker → step, call and part of what it executed, in that order."""
     events: tuple[Event, ...]
     """The journal; of steps before the oldest checkpoint, closing lines alone."""
+    durations: Mapping[int, Durations]
+    """Attempt → what its plan made everything last."""
 
     @property
     def ending(self) -> Ending:
@@ -165,6 +169,8 @@ class _Run:
         )
         self._changed_by = changes(algorithm_of(experiment).calls(experiment))
         self._attempts: list[SimulatedRecords] = []
+        self._used: dict[int, Durations] = {}
+        self._futile = self._finished = 0
 
     def to_the_end(self, seed: int) -> Simulated:
         endings: list[Ending] = []
@@ -177,10 +183,22 @@ class _Run:
                 endings.append(ending)
                 ended.append(self._clock.seconds())
             if endings[-1].exit_code == ExitCode.REQUEUE:
+                self._refuse_futile(endings[-1])
                 self._cluster.requeue()
                 self._clock.go_to(self._clock.now_ns + round(self._disturbances.queue_s * SECOND_NS))
         events = tuple(self._kept.events)
-        return Simulated(tuple(self._attempts), tuple(endings), tuple(ended), tuple(self._cluster.orders), events)
+        orders = tuple(self._cluster.orders)
+        return Simulated(tuple(self._attempts), tuple(endings), tuple(ended), orders, events, self._used)
+
+    def _refuse_futile(self, ending: Ending) -> None:
+        """Nobody waits for ever for a run that is queued again and again, and finishes nothing."""
+        self._futile = 0 if self._kept.finished > self._finished else self._futile + 1
+        self._finished = self._kept.finished
+        if self._futile >= FUTILE:
+            raise ConfigurationError(
+                [f"the run was queued {FUTILE} times in a row and finished no call: {ending.reason}."],
+                "Give a longer --wall-time, or fewer disturbances.",
+            )
 
     def _submission(self, schedule: RunSchedule) -> list[Ending]:
         """The endings of one master's attempts."""
@@ -236,7 +254,7 @@ class _Run:
         self._kept.failed_rendezvous += ending.state == "incomplete"
 
     def _planned(self, attempt: int, plan: Plan) -> int:
-        durations = self._durations(plan)
+        durations = self._used[attempt] = self._durations(plan)
         world = World(attempt, plan, durations, self._rows, self._clock, self._cluster.say)
         self._cluster.start_attempt(world)
         return durations.append_ns

@@ -33,6 +33,13 @@ PATHS: Mapping[str, Sequence[tuple[str, Sequence[str]]]] = {
         ("c.yaml --after BAD", NO_RUN),
         ("c.yaml --profile BAD", ("no.json", "folder", "file/no.json")),
     ],
+    "simulate": [
+        ("BAD", NO_FILE),
+        ("c.yaml --html BAD", NOT_WRITABLE),
+        ("c.yaml --perfetto BAD", NOT_WRITABLE),
+        ("c.yaml --lengths BAD", ("no", "folder", "file/lengths.jsonl")),
+        ("c.yaml --profile BAD", ("no.json", "folder", "file/no.json")),
+    ],
     "draw": [("BAD --out x.dot", NO_FILE), ("c.yaml --out BAD", NOT_WRITABLE)],
     "new": [
         ("BAD --model model --data rows.jsonl", ("file", "no/such/new.yaml", "file/new.yaml", "/proc/new.yaml")),

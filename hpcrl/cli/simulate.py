@@ -1,0 +1,216 @@
+"""`hpcrl simulate CONFIG`: a run on a virtual clock: how long a step takes, and what disturbances cost."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
+from hpcrl.cli.outputs import try_out
+from hpcrl.cli.reckoned import reckoned_from, whole_option
+from hpcrl.cli.settings import help_with_settings, read_experiment
+from hpcrl.cli.timeline_files import write_timeline
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.control import Frequency
+from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.foreign import plain
+from hpcrl.inspect.timeline_text import render_timeline
+from hpcrl.launch.launcher import declaration_of
+from hpcrl.launch.preflight import capacity_of
+from hpcrl.placement.capacity import on_its_device
+from hpcrl.placement.costs import read_costs
+from hpcrl.placement.search_inputs import lengths_asked, rates_asked
+from hpcrl.placement.settling import settle_by_search
+from hpcrl.placement.sizes import size_in_words
+from hpcrl.placement.workload import workload_of
+from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.simulation.disturbances import (
+    Disturbances,
+    parse_factor,
+    parse_killed,
+    parse_late,
+    parse_lost,
+    parse_preempted,
+    parse_seconds,
+)
+from hpcrl.simulation.durations import durations_of
+from hpcrl.simulation.rows import drawn_rows
+from hpcrl.simulation.simulate import simulate
+from hpcrl.simulation.told import SimulationTold, told
+
+SHORT = ("profile", "device", "lengths")
+"""Settings of `search` that this command takes without it."""
+STEPS = 10
+LISTED = {
+    "--lose": "NODE@WHEN: a node is gone without a word, at 40s, 2h, or once step3 opens",
+    "--preempt": "NODE@WHEN:NOTICE: a node is told to go, as 1@step3:30s, and gone when the notice is over",
+    "--kill": "RANK@WHEN: a worker's process ends",
+    "--slow": "RANK=FACTOR: a worker whose calls last so many times as long",
+    "--slow-disk": "NODE=FACTOR: the same of what a node reads and writes",
+    "--late": "NODE=DURATION: a node that comes so much later than the others",
+}
+TIMES = {
+    "--mtbf": "lose nodes by chance, each once in so long on average, as 30d; says how often a checkpoint is best",
+    "--wall-time": "how long a job may run before it is queued again",
+    "--queue": "how long jobs wait for their turn",
+    "--replaced": "how long after a node is gone another comes in its place; else 60s",
+}
+OWN = ("--steps", "--seed", "--json", "--html", "--perfetto", *LISTED, *TIMES)
+
+
+def run(words: Sequence[str]) -> int:
+    parser = _parser()
+    mine, overrides = separate([whole_option(word, SHORT) for word in words], OWN)
+    if asks_for_help(mine):
+        print(help_with_settings(parser, mine, overrides))
+        return int(ExitCode.DONE)
+    given = parse(parser, mine)
+    disturbances = _disturbances(given)
+    for option, path in (("--html", given.html), ("--perfetto", given.perfetto)):
+        if path:
+            try_out(option, path)
+    answer = simulated(read_experiment(given.config, overrides), disturbances, given.steps, given.seed)
+    if given.json:
+        print(msgspec.json.format(msgspec.json.encode(answer)).decode())
+    else:
+        Console().print(render(answer))
+    write_timeline(answer.timeline, given.html, given.perfetto)
+    return int(ExitCode.DONE)
+
+
+def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, seed: int = 0) -> SimulationTold:
+    """So many steps of an experiment. Reads each model's config.json. Raises ConfigurationError."""
+    capacity = capacity_of(experiment)
+    if experiment.allocation == "search":
+        experiment = settle_by_search(experiment, capacity)
+    if capacity is not None:
+        experiment = on_its_device(experiment, capacity)
+    evaluates = algorithm_of(experiment).evaluates(experiment)
+    steps = steps or min(experiment.control.steps or STEPS, STEPS)
+    control = replace(experiment.control, steps=steps, epochs=None, evaluate=Frequency())
+    experiment = replace(experiment, control=control)
+    rates, lengths = rates_asked(experiment), lengths_asked(experiment)
+    costs = read_costs(experiment, rates, workload_of(experiment, lengths))
+    rows = drawn_rows(experiment, lengths, steps, seed)
+    replaces = _replaces_nodes(experiment.cluster)
+    found = simulate(
+        experiment, lambda plan: durations_of(costs, plan), rows, disturbances, replaces_nodes=replaces, seed=seed
+    )
+    notices = [*reckoned_from(lengths, experiment, rates.source), *costs.notices]
+    notices += ["Evaluations are left out."] * evaluates
+    mtbf_s = disturbances.mtbf_s and disturbances.mtbf_s / experiment.cluster.nodes
+    return told(found, f"{rates.device} ({rates.source})", notices, mtbf_s)
+
+
+def _replaces_nodes(cluster: ClusterConfig) -> bool:
+    """Whether a lost node is started again while the others stay, where this says it; else as in a job array."""
+    kind = declaration_of(cluster.type)
+    asked = replace(cluster, topology="array") if cluster.topology == "auto" else cluster
+    return asked.topology == "array" if kind.chooses else kind.abilities(asked).replaces_nodes
+
+
+def _parser() -> ArgumentParser:
+    parser = command_parser(
+        "simulate",
+        "Simulate a run on a virtual clock: the master's own code, workers that take the time that calls are reckoned "
+        "to take. Says how long a step takes, what it waits for, and what lost nodes cost. Starts nothing.",
+    )
+    parser.add_argument("config", type=str, help="a YAML file")
+    parser.add_argument("--steps", type=int | None, default=None, help=f"how many; else {STEPS}, or the run's own")
+    for option, what in LISTED.items():
+        parser.add_argument(
+            option, type=str, action="append", default=[], metavar="WHAT", help=f"{what}; may be repeated"
+        )
+    for option, what in TIMES.items():
+        parser.add_argument(option, type=str | None, default=None, metavar="DURATION", help=what)
+    parser.add_argument("--seed", type=int, default=0, help="where lengths and losses by chance come from")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", type=str | None, default=None, metavar="FILE", help="write the timeline as a page")
+    parser.add_argument(
+        "--perfetto",
+        type=str | None,
+        default=None,
+        metavar="FILE",
+        help="write the timeline as a trace for ui.perfetto.dev (needs hpcrl[perfetto])",
+    )
+    parser.epilog = f"{', '.join(f'--{name} VALUE' for name in SHORT)} are short for --search.{SHORT[0]} and so on."
+    return parser
+
+
+def _disturbances(given: Namespace) -> Disturbances:
+    """Raises ConfigurationError, naming what was written and what is expected."""
+    if given.steps is not None and given.steps < 1:
+        raise ConfigurationError([f"--steps {given.steps} is no number of steps."], "Write 1 or more.")
+    times = {option: _seconds(given, option) for option in TIMES}
+    for option in ("--mtbf", "--wall-time"):
+        if times[option] == 0:
+            raise ConfigurationError([f"{option} is 0."], "Write a duration above 0, such as 24h.")
+    return Disturbances(
+        lost=tuple(map(parse_lost, given.lose)),
+        preempted=tuple(map(parse_preempted, given.preempt)),
+        killed=tuple(map(parse_killed, given.kill)),
+        slow=tuple(parse_factor("--slow", text) for text in given.slow),
+        slow_disk=tuple(parse_factor("--slow-disk", text) for text in given.slow_disk),
+        late=tuple(map(parse_late, given.late)),
+        mtbf_s=times["--mtbf"],
+        wall_time_s=times["--wall-time"],
+        queue_s=times["--queue"] or 0.0,
+        replaced_s=60.0 if times["--replaced"] is None else times["--replaced"],
+    )
+
+
+def _seconds(given: Namespace, option: str) -> float | None:
+    text = getattr(given, option[2:].replace("-", "_"))
+    return None if text is None else parse_seconds(option, text)
+
+
+def render(answer: SimulationTold) -> RenderableType:
+    """For people."""
+    parts: list[RenderableType] = [Text(plain(line)) for line in _facts(answer)]
+    if len(answer.attempts) > 1:
+        parts += [Text(), _attempts(answer)]
+    if answer.timeline.attempts:
+        parts += [Text(), render_timeline(answer.timeline)]
+    parts += [Text(plain(notice), style="dim") for notice in answer.notices]
+    return Group(*parts)
+
+
+def _facts(answer: SimulationTold) -> Iterator[str]:
+    yield f"{answer.rates}; {answer.ending}"
+    yield (
+        f"{answer.steps} steps in {_time(answer.seconds)}, one every {_time(answer.step_s)}; workers idle "
+        f"{answer.idle:.0%}; goodput {answer.goodput:.0%}"
+    )
+    sizes = answer.bytes
+    yield (
+        f"spilled {size_in_words(sizes.spilled)}, saved {size_in_words(sizes.saved)} in checkpoints, moved "
+        f"{size_in_words(sizes.moved)} of parameters"
+    )
+    if answer.lost_work_s:
+        yield f"lost work: {_time(answer.lost_work_s)} of all workers together"
+    if answer.checkpoint is not None:
+        best = answer.checkpoint
+        yield (
+            f"the best interval of checkpoints is {_time(best.seconds)}: set control.checkpoint.steps to {best.steps}"
+        )
+
+
+def _attempts(answer: SimulationTold) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("attempt", "began", "ready", "ended", "parts read", "replayed", "went on after"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("why it ended")
+    for it in answer.attempts:
+        times = (_time(it.begun_s), "-" if it.ready_s is None else _time(it.ready_s), _time(it.ended_s))
+        again = "-" if it.recovered_s is None else _time(it.recovered_s)
+        table.add_row(str(it.attempt), *times, str(it.read), str(it.replayed), again, plain(it.ending))
+    return table
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2g} s"

@@ -1,0 +1,82 @@
+"""docs/simulate.md: its commands, for models of 7 billion parameters; and what `hpcrl simulate` refuses."""
+
+import re
+import shlex
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.experiments import ppo_values, write_config, write_inputs, write_model
+from test_layouts_page import QWEN_7B
+
+from hpcrl.cli.main import main
+from hpcrl.errors import ExitCode
+from hpcrl.simulation.told import SimulationTold
+
+PAGE = (Path(__file__).parent.parent / "docs" / "simulate.md").read_text(encoding="utf-8")
+PLAIN, LOSING, PREEMPTED = (shlex.split(line)[1:] for line in re.findall(r"^hpcrl .*$", PAGE, re.MULTILINE))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """With a ppo.yaml of models that have shapes alone."""
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model", **QWEN_7B)
+    values = ppo_values()
+    values["data"] |= {"train": "rows.jsonl", "batch_size": 64, "max_prompt_tokens": 512}
+    values |= {role: {"path": "model", "dtype": "bf16"} for role in ("actor", "critic", "reference")}
+    values["generation"] = {"max_new_tokens": 512}
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "ppo.yaml", values)
+    return tmp_path
+
+
+def told(capsys, words):
+    assert main([*words, "--json"]) == ExitCode.DONE
+    return msgspec.json.decode(capsys.readouterr().out, type=SimulationTold)
+
+
+def test_the_commands_of_the_page_say_what_steps_and_disturbances_cost(folder, capsys):
+    plain, losing = told(capsys, PLAIN), told(capsys, LOSING)
+    assert plain.steps == losing.steps == 6 and len(plain.attempts) == 1 and plain.lost_work_s == 0
+    first, second = losing.attempts
+    assert first.ending.startswith("lost: agent-1: silent") and second.ending == "done: step 6 was the last"
+    assert second.read and second.replayed and losing.lost_work_s > 0
+    assert second.recovered_s is not None and second.recovered_s > 9
+    assert losing.seconds > plain.seconds + second.recovered_s / 2 and losing.goodput < plain.goodput
+    assert plain.checkpoint is None and losing.checkpoint is not None and losing.checkpoint.steps >= 1
+    assert {step.step for attempt in plain.timeline.attempts for step in attempt.steps} == {4, 5, 6}
+
+
+def test_a_preempted_and_a_late_node_are_on_the_page_that_is_written(folder, capsys):
+    first, *_ = told(capsys, [*PREEMPTED[:-2], "--steps", "4"]).attempts
+    assert first.ending == "lost: node 0 is to go: it is taken away in 30 s"
+    assert first.begun_s == 0 and first.ready_s > 120
+    assert main(PREEMPTED) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert "goodput" in shown and "timeline.html" in shown
+    assert b"<h1>Timeline of" in (folder / "timeline.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "instead"),
+    [
+        ("--lose 2@40s", "there is no node 2; the run has nodes 0 to 1", "--lose 1@40s"),
+        ("--lose 1@step9", "the simulated run has steps 1 to 6", "--lose 1@step9 --steps 9"),
+        ("--lose 1@-4s", "-4s is no duration", "--lose 1@4s"),
+        ("--lose 1", "--lose 1 is incomplete", "--lose 1@2.5m"),
+        ("--kill 16@1s", "there is no worker 16; the run has workers 0 to 15", "--kill 15@1s"),
+        ("--preempt 1@4s", "Write --preempt NODE@WHEN:NOTICE", "--preempt 1@4s:30s"),
+        ("--slow 3=0", "0 is no factor", "--slow 3=2"),
+        ("--slow x=2", "x is no number", "--slow-disk 0=2"),
+        ("--late 5=3s", "there is no node 5", "--late 1=3s"),
+        ("--mtbf 0s", "--mtbf is 0", "--mtbf 24h"),
+        ("--wall-time 3", "3 is no duration", "--wall-time 3d"),
+        ("--steps 0", "--steps 0 is no number of steps", "--steps 1"),
+        ("--wall-time 11s", "finished no call", "--wall-time 1h"),
+    ],
+)
+def test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on(folder, capsys, words, said, instead):
+    assert main([*PLAIN, *words.split()]) == ExitCode.CONFIGURATION
+    assert said in capsys.readouterr().err
+    assert main([*PLAIN, *instead.split()]) == ExitCode.DONE
