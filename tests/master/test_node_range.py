@@ -25,6 +25,11 @@ from hpcrl.config.control import Frequency
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.events import AttemptEnded, NodesChanged
+from hpcrl.inspect.nodes import changes_of as changes_told
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.status_text import status_text
+from hpcrl.inspect.views.status import read_status
+from hpcrl.inspect.views.why import why
 from hpcrl.recipes.toy import ToyExperiment
 
 STEPS = 12
@@ -71,6 +76,13 @@ def test_a_run_begins_with_the_nodes_that_have_come_and_takes_in_one_that_comes_
     joined = next(event for event in weighed(run) if event.joins)
     assert joined.spare == (1,) and "continues on 3 nodes" in joined.why
     assert [event.state for event in told(run, AttemptEnded)] == ["grown", "done"]
+    said = status_text(read_status(run.root))
+    assert f"nodes    on 3 of 2-3 nodes; grew from 2 to 3 nodes at step {change.step}: node 1 joined" in said
+    (cause,) = why(RunReader(run)).causes
+    assert (
+        cause.kind == "more nodes" and f"it grew from 2 to 3 nodes at step {change.step}: node 1 joined." in cause.said
+    )
+    assert changes_told(RunReader(run)) == (f"grew from 2 to 3 nodes at step {change.step}: node 1 joined",)
     assert_nearly_equal(run, reference)
 
 

@@ -11,6 +11,8 @@ from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Closed
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.events import GrowthWeighed, NodesChanged
+from hpcrl.inspect.archives import Archives
+from hpcrl.master import growth
 from hpcrl.master.allocation import Allocation
 
 
@@ -69,3 +71,18 @@ def wait_for_nodes(run: RunDirectory, nodes: int, timeout_s: float = 60.0) -> No
 
 def weighed(run: RunDirectory) -> list[GrowthWeighed]:
     return told(run, GrowthWeighed)
+
+
+class EagerToGrow:
+    """In the master: a step on more nodes is expected to take no time. (On small models it takes longer.)"""
+
+    def __call__(self, point: str) -> None:
+        if point == "as master":
+            growth.expected_ratio = lambda *_: 0.0
+
+
+def responses_of(run: RunDirectory) -> dict[str, str]:
+    """Step and sample → what was said, of all that is kept."""
+    archives = Archives(run)
+    found = (it for step in archives.steps for it in archives.samples(step))
+    return {f"{it.step} {it.data_set} {it.sample} {it.number}": it.texts["response"] for it in found}
