@@ -53,6 +53,9 @@ def test_the_commands_of_the_page_find_a_plan_that_is_faster_and_fits(folder, ca
     own = next(it for it in again.others if it.name == "the settings")
     assert own.step_s == pytest.approx(answer.plans[0].step_s)
     assert answer.plans[0].fits and answer.workers == 16 and not answer.is_optimal
+    simulated = [it.simulated_s for it in answer.plans]
+    assert None not in simulated and simulated == sorted(simulated)
+    assert all(it.simulated_s == pytest.approx(it.step_s, rel=0.1) for it in answer.plans)
     fitting = [it.step_s for it in answer.others if it.fits]
     assert fitting and answer.plans[0].step_s < min(fitting)
     homes = {it.call: it for it in answer.plans[0].calls}

@@ -12,6 +12,7 @@ from rich.text import Text
 from hpcrl.cli import node_table
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.node_table import OnNodes, on_each_number
+from hpcrl.cli.reckoned import duration
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import with_nodes
 from hpcrl.config.experiment import ExperimentConfig
@@ -28,6 +29,7 @@ from hpcrl.placement.memory import Models, estimate_models, head_model
 from hpcrl.placement.movements import Movements
 from hpcrl.placement.plan import Plan, ReplicaPlan, plan_for, workers_in_words
 from hpcrl.placement.sizes import GIB, size_in_words
+from hpcrl.placement.step_times import ExpectedStep, expected_step
 from hpcrl.placement.worker_memory import host_memory, peaks
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -54,9 +56,9 @@ def run(words: Sequence[str]) -> int:
     counts = list(on_each_number(experiment)) if experiment.cluster.is_elastic else []
     experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     plan = plan_for(experiment)
-    models = estimate_models(plan, experiment)
+    models, step = estimate_models(plan, experiment), _expected_step(experiment)
     if given.json:
-        print(_as_json(plan, experiment, models, counts))
+        print(_as_json(plan, experiment, models, counts, step))
     else:
         console = Console()
         if counts:
@@ -64,6 +66,8 @@ def run(words: Sequence[str]) -> int:
             console.print(node_table.render(counts))
             console.print("\nOn the most:")
         console.print(render(plan, experiment, models))
+        if step is not None:
+            console.print(Text(plain(_step_in_words(step, given.config))))
         if why := _who_starts_it(experiment.cluster.type):
             print(f"cluster.type = {experiment.cluster.type}: {why}")
     return int(ExitCode.DONE)
@@ -81,7 +85,27 @@ def run_directory(experiment: ExperimentConfig) -> str:
     return str(Path(experiment.run_root) / f"{experiment.name}-<time>")
 
 
-def _as_json(plan: Plan, experiment: ExperimentConfig, models: Models, counts: Sequence[OnNodes]) -> str:
+def _expected_step(experiment: ExperimentConfig) -> ExpectedStep | None:
+    """None where nothing is known of the workers' device; who names one or a profile is told what is wrong with it."""
+    try:
+        return expected_step(experiment, experiment.cluster.most_nodes)
+    except ConfigurationError:
+        if experiment.search.profile is not None or experiment.search.device is not None:
+            raise
+        return None
+
+
+def _step_in_words(step: ExpectedStep, config: str) -> str:
+    notices = " ".join(step.notices)
+    return (
+        f"A step is expected to take {duration(step.seconds)}, reckoned from {step.source}. {notices} "
+        f"`hpcrl simulate {config}` says what it waits for.\n"
+    ).replace("  ", " ")
+
+
+def _as_json(
+    plan: Plan, experiment: ExperimentConfig, models: Models, counts: Sequence[OnNodes], step: ExpectedStep | None
+) -> str:
     device = experiment.cluster.device
     loads = peaks(plan, models, device)
     told = Movements(plan, experiment, models)
@@ -94,6 +118,7 @@ def _as_json(plan: Plan, experiment: ExperimentConfig, models: Models, counts: S
         "archive_bytes": dict(estimate_disk(experiment).archive),
         "around_calls": {rank: words for rank, words in around.items() if words},
         **({"node_counts": msgspec.to_builtins(counts)} if counts else {}),
+        **({"expected_step": step._asdict()} if step is not None else {}),
         "plan": msgspec.to_builtins(plan),
     }
     return json.dumps(shown, indent=2, ensure_ascii=False)

@@ -20,3 +20,7 @@ def reckoned_from(lengths: Lengths, experiment: ExperimentConfig, source: str) -
     yield f"Texts: {spread}{responses.std():.0f}; {as_in}."
     if asked.profile is None:
         yield f"Times are reckoned from {source}; a profile is more exact."
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2g} s"

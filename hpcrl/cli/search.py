@@ -16,7 +16,7 @@ from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, find_run, parse, separate
 from hpcrl.cli.outputs import try_out, written
-from hpcrl.cli.reckoned import reckoned_from, whole_option
+from hpcrl.cli.reckoned import duration, reckoned_from, whole_option
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import changes, with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
@@ -32,6 +32,7 @@ from hpcrl.placement.search_told import PlanTold, SearchTold, told
 from hpcrl.placement.searching import OWN
 from hpcrl.placement.settling import Found, search_for
 from hpcrl.placement.sizes import GIB
+from hpcrl.simulation.ordering import in_simulated_order
 
 SHORT = ("profile", "device", "lengths", "proposals")
 """Settings of `search` that this command takes without it."""
@@ -64,7 +65,7 @@ def run(words: Sequence[str]) -> int:
         )
     experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     after = RunDirectory.look(find_run(given.after)) if given.after else None
-    found = _search(experiment, after)
+    found = in_simulated_order(_search(experiment, after))
     rates = found.costs.rates
     answer = told(
         found.searched,
@@ -137,12 +138,20 @@ def render(answer: SearchTold) -> RenderableType:
 
 
 def _plans(answer: SearchTold) -> Table:
-    table = _table("plan", "step", "idle", "memory", "moves", wide="")
+    table = _table("plan", "step", "simulated", "idle", "memory", "moves", wide="")
     for it in (*answer.plans, *answer.others):
         memory = max(call.bytes_per_worker for call in it.calls)
         lacks = "" if it.fits else f"{_size(it.excess_bytes)} too much"
         moves = sum(call.moved_s for call in it.calls)
-        cells = (_time(it.step_s), f"{it.idle:.0%}", _size(memory), _time(moves) if moves else "-", lacks)
+        simulated = "-" if it.simulated_s is None else duration(it.simulated_s)
+        cells = (
+            duration(it.step_s),
+            simulated,
+            f"{it.idle:.0%}",
+            _size(memory),
+            duration(moves) if moves else "-",
+            lacks,
+        )
         table.add_row(it.name, *cells)
     return table
 
@@ -155,8 +164,8 @@ def _calls(best: PlanTold) -> Table:
             it.layout,
             it.mesh,
             f"{it.micro_batch_tokens:,}" if it.micro_batch_tokens else "-",
-            _time(it.seconds),
-            _time(it.moved_s) if it.moved_s else "-",
+            duration(it.seconds),
+            duration(it.moved_s) if it.moved_s else "-",
             _size(it.bytes_per_worker) if it.bytes_per_worker else "-",
             "on its host" if it.released else "",
         )
@@ -172,7 +181,7 @@ def _why(answer: SearchTold) -> Iterator[str]:
         yield f"Nothing faster than {_named(answer.against)} was found."
         return
     gain = f"{against.step_s / best.step_s:.2f} times as fast as {_named(answer.against)}"
-    yield f"Plan 1 is {gain} ({_time(against.step_s)} a step). By what would be lost without each:"
+    yield f"Plan 1 is {gain} ({duration(against.step_s)} a step). By what would be lost without each:"
     for reason in answer.reasons:
         yield f"  {reason.call}: {reason.now}, not {reason.before}: {reason.share:.0%} of the gain"
 
@@ -184,13 +193,9 @@ def _named(name: str) -> str:
 def _lengths(answer: SearchTold) -> Iterator[str]:
     for it in answer.sensitivities:
         change = f"{abs(it.factor - 1):.0%} {'longer' if it.factor > 1 else 'shorter'}"
-        beside = "" if it.against_s is None else f", {_named(answer.against)} {_time(it.against_s)}"
+        beside = "" if it.against_s is None else f", {_named(answer.against)} {duration(it.against_s)}"
         still = "still the fastest of these" if it.fastest == "1" else f"{it.fastest} is faster then"
-        yield f"Were responses {change}: {_time(it.best_s)} a step{beside}; {still}."
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2g} s"
+        yield f"Were responses {change}: {duration(it.best_s)} a step{beside}; {still}."
 
 
 def _size(bytes_: float) -> str:

@@ -12,11 +12,10 @@ from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.outputs import try_out
-from hpcrl.cli.reckoned import reckoned_from, whole_option
+from hpcrl.cli.reckoned import duration, reckoned_from, whole_option
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.cli.timeline_files import write_timeline
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.control import Frequency
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
 from hpcrl.inspect.timeline_text import render_timeline
@@ -25,7 +24,6 @@ from hpcrl.launch.preflight import capacity_of
 from hpcrl.placement.capacity import on_its_device
 from hpcrl.placement.costs import read_costs
 from hpcrl.placement.search_inputs import lengths_asked, rates_asked
-from hpcrl.placement.settling import settle_by_search
 from hpcrl.placement.sizes import size_in_words
 from hpcrl.placement.workload import workload_of
 from hpcrl.recipes.algorithm import algorithm_of
@@ -38,9 +36,7 @@ from hpcrl.simulation.disturbances import (
     parse_preempted,
     parse_seconds,
 )
-from hpcrl.simulation.durations import durations_of
-from hpcrl.simulation.rows import drawn_rows
-from hpcrl.simulation.simulate import simulate
+from hpcrl.simulation.ordering import simulated_steps
 from hpcrl.simulation.told import SimulationTold, told
 
 SHORT = ("profile", "device", "lengths")
@@ -86,21 +82,14 @@ def run(words: Sequence[str]) -> int:
 def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, seed: int = 0) -> SimulationTold:
     """So many steps of an experiment. Reads each model's config.json. Raises ConfigurationError."""
     capacity = capacity_of(experiment)
-    if experiment.allocation == "search":
-        experiment = settle_by_search(experiment, capacity)
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
     evaluates = algorithm_of(experiment).evaluates(experiment)
     steps = steps or min(experiment.control.steps or STEPS, STEPS)
-    control = replace(experiment.control, steps=steps, epochs=None, evaluate=Frequency())
-    experiment = replace(experiment, control=control)
     rates, lengths = rates_asked(experiment), lengths_asked(experiment)
     costs = read_costs(experiment, rates, workload_of(experiment, lengths))
-    rows = drawn_rows(experiment, lengths, steps, seed)
     replaces = _replaces_nodes(experiment.cluster)
-    found = simulate(
-        experiment, lambda plan: durations_of(costs, plan), rows, disturbances, replaces_nodes=replaces, seed=seed
-    )
+    found = simulated_steps(experiment, costs, lengths, steps, disturbances, replaces_nodes=replaces, seed=seed)
     notices = [*reckoned_from(lengths, experiment, rates.source), *costs.notices]
     notices += ["Evaluations are left out."] * evaluates
     mtbf_s = disturbances.mtbf_s and disturbances.mtbf_s / experiment.cluster.nodes
@@ -183,7 +172,7 @@ def render(answer: SimulationTold) -> RenderableType:
 def _facts(answer: SimulationTold) -> Iterator[str]:
     yield f"{answer.rates}; {answer.ending}"
     yield (
-        f"{answer.steps} steps in {_time(answer.seconds)}, one every {_time(answer.step_s)}; workers idle "
+        f"{answer.steps} steps in {duration(answer.seconds)}, one every {duration(answer.step_s)}; workers idle "
         f"{answer.idle:.0%}; goodput {answer.goodput:.0%}"
     )
     sizes = answer.bytes
@@ -192,11 +181,12 @@ def _facts(answer: SimulationTold) -> Iterator[str]:
         f"{size_in_words(sizes.moved)} of parameters"
     )
     if answer.lost_work_s:
-        yield f"lost work: {_time(answer.lost_work_s)} of all workers together"
+        yield f"lost work: {duration(answer.lost_work_s)} of all workers together"
     if answer.checkpoint is not None:
         best = answer.checkpoint
         yield (
-            f"the best interval of checkpoints is {_time(best.seconds)}: set control.checkpoint.steps to {best.steps}"
+            f"the best interval of checkpoints is {duration(best.seconds)}: set control.checkpoint.steps to "
+            f"{best.steps}"
         )
 
 
@@ -206,11 +196,11 @@ def _attempts(answer: SimulationTold) -> Table:
         table.add_column(column, no_wrap=True)
     table.add_column("why it ended")
     for it in answer.attempts:
-        times = (_time(it.begun_s), "-" if it.ready_s is None else _time(it.ready_s), _time(it.ended_s))
-        again = "-" if it.recovered_s is None else _time(it.recovered_s)
+        times = (
+            duration(it.begun_s),
+            "-" if it.ready_s is None else duration(it.ready_s),
+            duration(it.ended_s),
+        )
+        again = "-" if it.recovered_s is None else duration(it.recovered_s)
         table.add_row(str(it.attempt), *times, str(it.read), str(it.replayed), again, plain(it.ending))
     return table
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2g} s"

@@ -18,7 +18,7 @@ NonNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 NodeCount = Annotated[
     int | str,
-    Meta(description="at least 1, or from the least to the most, such as 2-8"),
+    Meta(description="a whole number from 1, or a range such as 2-8, the least first"),
     "count or range",
 ]
 """How many nodes: a number, or from so many to so many."""

@@ -2,12 +2,13 @@
 
 import copy
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
 
+from hpcrl.config.bounds import broken_bound
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import ChangeClass, settings
 
@@ -57,12 +58,24 @@ def under(older: E, newest: E) -> E:
 
 
 def with_nodes(experiment: E, nodes: int) -> E:
-    """The experiment on exactly so many nodes, with what `on_nodes` says of that number. Raises msgspec.ValidationError
-    where that is of the wrong type."""
+    """The experiment on exactly so many nodes, with what `on_nodes` says of that number.
+
+    What that has of settings that there are not, or of wrong types, counts as not said; nothing else is looked at.
+    """
     if experiment.cluster.nodes == nodes and not experiment.on_nodes:
         return experiment
-    others = {**experiment.on_nodes.get(str(nodes), {}), "cluster.nodes": nodes, "on_nodes": {}}
-    return msgspec.convert(with_settings(to_dict(experiment), others), type(experiment))
+    found = replace(experiment, cluster=replace(experiment.cluster, nodes=nodes), on_nodes={})
+    if isinstance(others := experiment.on_nodes.get(str(nodes)), Mapping):
+        kinds = {setting.key: setting for setting in settings(type(experiment))}
+        for key, value in others.items():
+            if key in kinds and broken_bound(kinds[key].hint, value) is None:
+                found = _with(found, key.split("."), msgspec.convert(value, kinds[key].type))
+    return found
+
+
+def _with(section: Any, path: Sequence[str], value: Any) -> Any:
+    first, *others = path
+    return replace(section, **{first: _with(getattr(section, first), others, value) if others else value})
 
 
 def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

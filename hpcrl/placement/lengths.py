@@ -11,7 +11,6 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from hpcrl.durable.archives import read_archive
 from hpcrl.errors import DataError
 
 ARCHIVES = 20
@@ -84,6 +83,9 @@ def lengths_in(path: Path) -> Lengths:
 
 def lengths_of_run(samples: Path) -> Lengths:
     """Of a run's folder of archives, as its newest training steps have them. Raises DataError where none has texts."""
+    # Who has no run waits for no HDF5.
+    from hpcrl.durable.archives import read_archive
+
     lines: list[Line] = []
     for path in sorted(samples.rglob("step-*.h5"))[-ARCHIVES:]:
         groups = read_archive(path)[1]

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import msgspec
-
+from hpcrl.config.bounds import broken_bound
 from hpcrl.config.changes import changes, with_nodes
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, settings
@@ -72,11 +71,9 @@ def settings_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
                     "Set on_nodes.",
                 )
                 return
-        try:
-            with_nodes(experiment, int(count))
-        except msgspec.ValidationError as error:
-            yield Problem(("on_nodes",), f"{key}: {error}.", "Set on_nodes.")
-            return
+            if (needed := broken_bound(kinds[name].hint, others[name])) is not None:
+                yield Problem(("on_nodes",), f"{key}: {name} = {others[name]} must be {needed}.", "Set on_nodes.")
+                return
 
 
 @contextmanager

@@ -47,6 +47,8 @@ class PlanTold(msgspec.Struct, frozen=True):
     excess_bytes: int
     """How much more memory its workers need than they have, together; 0: it fits."""
     calls: tuple[CallTold, ...]
+    simulated_s: float | None = None
+    """The same by a simulation with the master's own code; None where there was none."""
 
     @property
     def fits(self) -> bool:
@@ -99,7 +101,10 @@ def told(
 ) -> SearchTold:
     """All of it. `under` gives the costs where responses are so many times as long."""
     choices = searched.choices
-    plans = [plan_told(choices, found, str(number)) for number, found in enumerate(searched.best, 1)]
+    plans = [
+        msgspec.structs.replace(plan_told(choices, it, str(number)), simulated_s=searched.simulated_s.get(it.plan))
+        for number, it in enumerate(searched.best, 1)
+    ]
     others = {name: plan_told(choices, found, name) for name, found in searched.starts.items()}
     best = searched.best[0]
     against = _against(searched)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcrl.config.validate import collect
@@ -41,6 +41,8 @@ class Searched:
     proposals: int
     is_optimal: bool
     """Whether there is no better plan: all were tried."""
+    simulated_s: Mapping[tuple[int, ...], float] = field(default_factory=dict)
+    """Plan → seconds of a simulated step, of those that were simulated."""
 
     def candidate(self, found: Found) -> Candidate:
         return self.choices.candidate(found.plan)

@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpcrl.config.validate import collect
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement import allocate
 from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.capacity import Capacity, on_its_device
-from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.lengths import Lengths
 from hpcrl.placement.rates import Rates
@@ -69,15 +67,3 @@ def search_for(experiment: Any, capacity: Capacity | None, calibrate: Callable[[
     except ValueError as error:
         raise ConfigurationError([f"No search for this graph: {error}."], "Set allocation to heuristic.") from None
     return Found(experiment, searched, costs, lengths)
-
-
-def settle_by_search(experiment: Any, capacity: Capacity | None) -> Any:
-    """The experiment as a search places it; `allocation` is then manual.
-
-    Raises ConfigurationError with what is wrong with the result.
-    """
-    found = search_for(replace(experiment, allocation=allocate.MANUAL), capacity).settled()
-    settled = replace(found, cluster=experiment.cluster)
-    if problems := collect(settled, ALL_CHECKS, ()):
-        raise ConfigurationError(problems)
-    return settled

@@ -1,7 +1,7 @@
 """How long a step is expected to take on some number of nodes, by the list schedule of the search."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrl.config.changes import with_nodes
 from hpcrl.errors import HpcrlError
@@ -17,21 +17,43 @@ ANY = 1 << 62
 """Bytes: whether a plan fits is asked elsewhere."""
 
 
-def expected_step_s(experiment: Any, nodes: int) -> float | None:
-    """Seconds of a step on so many nodes; None where nothing is known of the workers' device, or the experiment has
-    nothing that can be reckoned. Reads each model's config.json."""
+class ExpectedStep(NamedTuple):
+    """How long a step is expected to take, and what that was reckoned from."""
+
+    seconds: float
+    source: str
+    """Of the numbers of device and links."""
+    notices: tuple[str, ...]
+    """What is not known of calls."""
+
+
+def expected_step(experiment: Any, nodes: int) -> ExpectedStep | None:
+    """On so many nodes; None where the experiment has nothing that can be reckoned. Reads each model's config.json.
+
+    Raises ConfigurationError where nothing is known of the workers' device, DataError.
+    """
     at = replace(with_nodes(experiment, nodes), allocation="manual")
+    costs = read_costs(at, rates_asked(at), workload_of(at, lengths_asked(at)))
+    candidate = candidate_of(at, nodes)
+    choices = choices_of(at, {}, costs, ANY, (candidate,))
+    plan = choices.plan_of(candidate)
+    if plan is None:
+        return None
     try:
-        costs = read_costs(at, rates_asked(at), workload_of(at, lengths_asked(at)))
-        candidate = candidate_of(at, nodes)
-        choices = choices_of(at, {}, costs, ANY, (candidate,))
-        plan = choices.plan_of(candidate)
-        if plan is None:
-            return None
         choices.problem.check()
-        return step_s(score_plans(choices.problem, [plan])[0]) or None
+    except ValueError:
+        return None
+    seconds = step_s(score_plans(choices.problem, [plan])[0])
+    return ExpectedStep(seconds, f"{costs.rates.device} ({costs.rates.source})", costs.notices) if seconds else None
+
+
+def expected_step_s(experiment: Any, nodes: int) -> float | None:
+    """Seconds of a step; None where nothing is known of it."""
+    try:
+        expected = expected_step(experiment, nodes)
     except (HpcrlError, OSError, ValueError):
         return None
+    return None if expected is None else expected.seconds
 
 
 def expected_ratio(experiment: Any, before: int, after: int) -> float:

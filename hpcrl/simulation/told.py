@@ -79,7 +79,7 @@ def told(
     """All of it, with a timeline of so many of the last steps. `mtbf_s` is that of the whole run."""
     records = simulated.attempts
     closed = sorted({row.step for it in records for row in it.costs()})
-    step_s = _step_s(records)
+    step_s = step_seconds(records)
     return SimulationTold(
         ending=f"{simulated.ending.state}: {simulated.ending.reason}",
         steps=len(closed),
@@ -101,7 +101,7 @@ def told(
     )
 
 
-def _step_s(records: Sequence[SimulatedRecords]) -> float:
+def step_seconds(records: Sequence[SimulatedRecords]) -> float:
     """From one step's close to the next; the first of an attempt has what it begins with besides."""
     found = [later.at_s - earlier.at_s for it in records for earlier, later in pairwise(it.costs())]
     return median(found or [row.seconds for it in records for row in it.costs()] or [0.0])

@@ -39,6 +39,7 @@ def test_plan_prints_calls_roles_workers_memory_and_the_run_directory(config, ca
     text = capsys.readouterr().out
     for word in ("actor_gen", "critic_train", "d4t1p1", "reference", "MiB", "2 nodes of 2 workers"):
         assert word in text
+    assert "A step is expected to take" in text and "rew_inf counts as 0 s" in " ".join(text.split())
     assert str(tmp_path / "runs" / "run-<time>") in text.replace("\n", "")
 
 
@@ -55,6 +56,7 @@ def test_plan_as_json_holds_the_plan_itself(config, capsys):
     plan = msgspec.convert(shown["plan"], Plan)
     assert plan == plan_for(experiment_from(plan.experiment), nodes=1)
     assert len(shown["memory_gib"]) == 2
+    assert shown["expected_step"]["seconds"] > 0 and "measured on one thread" in shown["expected_step"]["source"]
     assert shown["fullest_calls"] == ["actor_train", "actor_train"] and shown["host_memory_gib"] == [0, 0]
 
 
@@ -68,6 +70,13 @@ def test_plan_says_what_waits_in_the_memory_of_a_gpus_host(config, capsys):
 def test_plan_comes_in_about_a_second(config):
     calls, modules = work_of("plan", config)
     assert calls < 1_200_000 and modules < 700, (calls, modules)
+
+
+def test_plan_says_nothing_of_time_on_a_device_that_nobody_named_and_refuses_one_that_is_not_known(config, capsys):
+    assert main(["plan", config, "--cluster.device", "cuda", "--json"]) == ExitCode.DONE
+    assert "expected_step" not in json.loads(capsys.readouterr().out)
+    assert main(["plan", config, "--cluster.device", "cuda", "--search.device", "H99"]) == ExitCode.CONFIGURATION
+    assert "H99 is no GPU" in capsys.readouterr().err
 
 
 def test_plan_makes_nothing(config, capsys):

@@ -38,7 +38,8 @@ def refusal(load, *overrides):
 def test_what_is_no_range_is_refused(load, nodes):
     said = refusal(load, f"cluster.nodes={nodes}")
     assert said == (
-        f"cluster.nodes = {nodes} must be at least 1, or from the least to the most, such as 2-8. Set cluster.nodes."
+        f"cluster.nodes = {nodes} must be a whole number from 1, or a range such as 2-8, the least first. "
+        "Set cluster.nodes."
     )
 
 
@@ -79,12 +80,19 @@ def test_layouts_are_given_for_each_number(load):
         ({"2": {"actor.layuot": "d2"}}, 'on_nodes."2" has actor.layuot, but it can only have settings that say where'),
         ({"2": {"seed": 2}}, 'on_nodes."2" has seed'),
         ({"2": {"cluster.nodes": 2}}, 'on_nodes."2" has cluster.nodes'),
-        ({"2": {"actor.layout": 2}}, 'on_nodes."2": Expected `str | null`, got `int`'),
+        ({"2": {"actor.layout": 2}}, 'on_nodes."2": actor.layout = 2 must be `str | null`, got `int`'),
+        ({"2": 3}, 'on_nodes."2" must be a number of nodes and a mapping'),
         ({"2": {"actor.layout": "d3"}}, "on 2 nodes: actor.layout = d3 needs"),
     ],
 )
 def test_what_cannot_be_given_for_a_number_is_refused(load, other, words):
     assert words in refusal(load, "cluster.nodes=1-2", f"on_nodes={json.dumps(other)}")
+
+
+def test_what_is_wrong_beside_a_range_is_told_with_it(load):
+    with pytest.raises(ConfigurationError) as raised:
+        load("cluster.nodes=1-2", 'on_nodes={"2": {"actor.layout": d2}}', "generation.top_p=0", "cluster.heartbeat_s=0")
+    assert {key for it in raised.value.found for key in it.keys} >= {"generation.top_p", "cluster.heartbeat_s"}
 
 
 @pytest.mark.parametrize("mode", ["heuristic", "pipe_data", "search"])

@@ -1,0 +1,61 @@
+"""The best plans that a search has found, in the order of steps that are simulated with them.
+
+A search's own schedule is fast, and knows calls, moves and workers alone; a simulated step has the master's order, the
+rows, the files and the messages as well.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from hpcrl.config.control import Frequency
+from hpcrl.ops.search_problem import Found as Plan
+from hpcrl.placement.candidate import settings_with
+from hpcrl.placement.costs import CostModel
+from hpcrl.placement.lengths import Lengths
+from hpcrl.placement.settling import Found
+from hpcrl.simulation.disturbances import Disturbances
+from hpcrl.simulation.durations import durations_of
+from hpcrl.simulation.rows import drawn_rows
+from hpcrl.simulation.simulate import Simulated, simulate
+from hpcrl.simulation.told import step_seconds
+
+STEPS = 6
+"""Of which each plan is simulated: the first have to fill the pipeline of steps."""
+
+
+def simulated_steps(
+    experiment: Any,
+    costs: CostModel,
+    lengths: Lengths,
+    steps: int,
+    disturbances: Disturbances | None = None,
+    *,
+    replaces_nodes: bool = True,
+    seed: int = 0,
+) -> Simulated:
+    """So many steps of an experiment, without evaluations, with texts of such lengths."""
+    control = replace(experiment.control, steps=steps, epochs=None, evaluate=Frequency())
+    experiment = replace(experiment, control=control)
+    rows = drawn_rows(experiment, lengths, steps, seed)
+    return simulate(
+        experiment,
+        lambda plan: durations_of(costs, plan),
+        rows,
+        disturbances or Disturbances(),
+        replaces_nodes=replaces_nodes,
+        seed=seed,
+    )
+
+
+def in_simulated_order(found: Found) -> Found:
+    """The plans that fit come by what a step of them lasts, the others behind them as they were."""
+    searched = found.searched
+    lasting = {plan.plan: _step_s(found, plan) for plan in searched.best if not plan.score.excess}
+    best = sorted(searched.best, key=lambda plan: (plan.score.excess, lasting.get(plan.plan, 0.0), plan))
+    return replace(found, searched=replace(searched, best=tuple(best), simulated_s=lasting))
+
+
+def _step_s(found: Found, plan: Plan) -> float:
+    experiment = settings_with(found.experiment, found.searched.candidate(plan))
+    costs = replace(found.costs, experiment=experiment, _made={})
+    return step_seconds(simulated_steps(experiment, costs, found.lengths, STEPS).attempts)
