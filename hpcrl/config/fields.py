@@ -262,7 +262,7 @@ def describe(hint: Any) -> str:
         if named and get_origin(hint.__origin__) is tuple:
             return "a list of paths"
         if "count or range" in hint.__metadata__:
-            return "a whole number or a range"
+            return "a number of nodes"
         return named[0] if named else describe(hint.__origin__)
     if get_origin(hint) is Literal:
         choices = list(map(str, get_args(hint)))
