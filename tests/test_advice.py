@@ -658,7 +658,7 @@ COMMANDS: Sequence[tuple[str, str, str]] = (
     ("cli/arguments.py: See {} --help.", "status", "status --help"),
     ("cli/arguments.py: Give one of them.", "submit c.yaml --wait --detach", "plan c.yaml"),
     (
-        "cli/search.py: Give one, as in --nodes {}; a run with allocation: search is searched for on each.",
+        "cli/search.py: Give one, as in --nodes {}; with allocation: search, each number of the range is searched for.",
         "search c.yaml --cluster.device cpu --nodes 1-2",
         "search c.yaml --cluster.device cpu --nodes 2",
     ),

@@ -41,7 +41,11 @@ def folder(tmp_path, monkeypatch):
 def test_the_commands_of_the_page_find_a_plan_that_is_faster_and_fits(folder, capsys):
     assert main([*SEARCH, "--proposals", "2000"]) == ExitCode.DONE
     shown = capsys.readouterr()
-    assert "best.yaml has plan 1" in shown.err and "Were responses 30% shorter" in shown.out
+    assert (
+        "best.yaml has plan 1" in shown.err
+        and "If responses were 30% shorter" in shown.out
+        and "workers of 73.6 GiB" in shown.out
+    )
     written = yaml.safe_load((folder / "best.yaml").read_text())
     assert written["actor"]["layout"] and written["cluster"] == {"nodes": 2, "workers_per_node": 8, "device": "cuda"}
     assert not {"allocation", "search"} & written.keys()

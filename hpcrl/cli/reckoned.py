@@ -16,10 +16,10 @@ def whole_option(word: str, short: Collection[str]) -> str:
 def reckoned_from(lengths: Lengths, experiment: ExperimentConfig, source: str) -> Iterator[str]:
     prompts, responses, asked = lengths.prompts, lengths.responses, experiment.search
     spread = f"prompts of {prompts.mean():.0f} ± {prompts.std():.0f} tokens, responses of {responses.mean():.0f} ± "
-    as_in = f"as in {asked.lengths}" if asked.lengths else "half of what may be, for want of --lengths"
+    as_in = f"as in {asked.lengths}" if asked.lengths else "taken to be half of what may be, as there is no --lengths"
     yield f"Texts: {spread}{responses.std():.0f}; {as_in}."
     if asked.profile is None:
-        yield f"Times are reckoned from {source}; a profile is more exact."
+        yield f"Times come from {source}; a profile is more exact."
 
 
 def duration(seconds: float) -> str:

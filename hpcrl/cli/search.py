@@ -61,7 +61,8 @@ def run(words: Sequence[str]) -> int:
     if (cluster := experiment.cluster).is_elastic:
         raise ConfigurationError(
             [f"cluster.nodes = {cluster.nodes} is a range, but this searches on one number of nodes."],
-            f"Give one, as in --nodes {cluster.most_nodes}; a run with allocation: search is searched for on each.",
+            f"Give one, as in --nodes {cluster.most_nodes}; with allocation: search, each number of the range is "
+            "searched for.",
         )
     experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     after = RunDirectory.look(find_run(given.after)) if given.after else None
@@ -130,7 +131,7 @@ def _put(values: dict[str, Any], path: Sequence[str], whole: Mapping[str, Any]) 
 def render(answer: SearchTold) -> RenderableType:
     """For people."""
     tried = f"{'all ' * answer.is_optimal}{answer.proposals:,} plans were tried"
-    head = Text(f"{answer.workers} workers, {plain(answer.rates)}; {tried}\n")
+    head = Text(f"{answer.workers} workers of {_size(answer.capacity)}, {plain(answer.rates)}; {tried}\n")
     parts: list[RenderableType] = [head, _plans(answer), Text(), _calls(answer.plans[0]), Text()]
     parts += [Text(plain(line)) for line in (*_why(answer), *_lengths(answer))]
     parts += [Text(plain(notice), style="dim") for notice in answer.notices]
@@ -141,7 +142,7 @@ def _plans(answer: SearchTold) -> Table:
     table = _table("plan", "step", "simulated", "idle", "memory", "moves", wide="")
     for it in (*answer.plans, *answer.others):
         memory = max(call.bytes_per_worker for call in it.calls)
-        lacks = "" if it.fits else f"{_size(it.excess_bytes)} too much"
+        lacks = "" if it.fits else f"{_size(it.excess_bytes)} too much in all"
         moves = sum(call.moved_s for call in it.calls)
         simulated = "-" if it.simulated_s is None else duration(it.simulated_s)
         cells = (
@@ -181,7 +182,7 @@ def _why(answer: SearchTold) -> Iterator[str]:
         yield f"Nothing faster than {_named(answer.against)} was found."
         return
     gain = f"{against.step_s / best.step_s:.2f} times as fast as {_named(answer.against)}"
-    yield f"Plan 1 is {gain} ({duration(against.step_s)} a step). By what would be lost without each:"
+    yield f"Plan 1 is {gain} ({duration(against.step_s)} a step). How much of that each choice is worth:"
     for reason in answer.reasons:
         yield f"  {reason.call}: {reason.now}, not {reason.before}: {reason.share:.0%} of the gain"
 
@@ -193,9 +194,9 @@ def _named(name: str) -> str:
 def _lengths(answer: SearchTold) -> Iterator[str]:
     for it in answer.sensitivities:
         change = f"{abs(it.factor - 1):.0%} {'longer' if it.factor > 1 else 'shorter'}"
-        beside = "" if it.against_s is None else f", {_named(answer.against)} {duration(it.against_s)}"
+        beside = "" if it.against_s is None else f" ({_named(answer.against)}: {duration(it.against_s)})"
         still = "still the fastest of these" if it.fastest == "1" else f"{it.fastest} is faster then"
-        yield f"Were responses {change}: {duration(it.best_s)} a step{beside}; {still}."
+        yield f"If responses were {change}, a step would take {duration(it.best_s)}{beside}; {still}."
 
 
 def _size(bytes_: float) -> str:

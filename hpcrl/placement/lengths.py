@@ -33,7 +33,9 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if not len(self.prompts) == len(self.responses) > 0:
-            raise ValueError(f"{len(self.prompts)} prompts and {len(self.responses)} responses; as many, and some")
+            raise ValueError(
+                f"{len(self.prompts)} prompts and {len(self.responses)} responses; as many are needed, and some"
+            )
         if self.prompts.min() < 1 or self.responses.min() < 1:
             raise ValueError("a prompt and a response have at least one token")
 
@@ -45,6 +47,11 @@ class Lengths:
         among = among[np.random.default_rng(seed).permutation(count)]
         prompts = np.repeat(self.prompts[among[::per_row]], per_row)
         return prompts, self.responses[among]
+
+    def cut(self, longest_prompt: int | None, longest_response: int | None) -> "Lengths":
+        """The same with at most so many tokens; None: any number."""
+        sides = ((self.prompts, longest_prompt), (self.responses, longest_response))
+        return Lengths(*(lengths if most is None else np.minimum(lengths, most) for lengths, most in sides))
 
     def scaled(self, factor: float, longest: int) -> "Lengths":
         """The same with longer or shorter responses, of at most so many tokens."""

@@ -106,19 +106,21 @@ def installed_torch() -> str:
 
 
 def lengths_asked(experiment: Any) -> Lengths:
-    """Those of a run or of a file; else prompts and responses of half of what they may be, and half of that around it.
-    Raises ConfigurationError, DataError."""
+    """Those of a run or of a file, as far as the settings let them; else prompts and responses of half of what they may
+    be, and half of that around it. Raises ConfigurationError, DataError."""
     given = experiment.search.lengths
+    data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
+    longest_prompt = None if data is None else data.max_prompt_tokens
+    longest_response = None if generation is None else generation.max_new_tokens
     if given is not None:
         path = Path(given)
         if not path.exists():
             raise ConfigurationError(
                 [f"search.lengths = {given} does not exist."], "Name a run's directory, or a file."
             )
-        return lengths_of_run(RunDirectory.look(path).samples) if path.is_dir() else lengths_in(path)
-    data = section(experiment, "data", DataConfig)
-    prompt = (data.max_prompt_tokens if data is not None else None) or UNKNOWN
-    response = _longest_response(experiment)
+        found = lengths_of_run(RunDirectory.look(path).samples) if path.is_dir() else lengths_in(path)
+        return found.cut(longest_prompt, longest_response)
+    prompt, response = longest_prompt or UNKNOWN, longest_response or UNKNOWN
     prompts, responses = ((max(1.0, most / 2), most / 4) for most in (prompt, response))
     return spread_lengths(prompts, responses, (prompt, response))
 

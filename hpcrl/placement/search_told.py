@@ -77,6 +77,8 @@ class Sensitivity(msgspec.Struct, frozen=True):
 
 class SearchTold(msgspec.Struct, frozen=True):
     workers: int
+    capacity: int
+    """Bytes that each of them has."""
     rates: str
     """Where the numbers of device and links come from."""
     proposals: int
@@ -111,6 +113,7 @@ def told(
     reasons = tuple(_reasons(choices, best, searched.starts[against])) if against else ()
     return SearchTold(
         workers=experiment.cluster.most_nodes * experiment.cluster.workers_per_node,
+        capacity=choices.problem.capacity,
         rates=rates,
         proposals=searched.proposals,
         is_optimal=searched.is_optimal,

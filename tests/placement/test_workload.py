@@ -126,6 +126,12 @@ def test_lengths_of_a_file_are_read_and_what_is_none_is_refused(tmp_path: Path) 
         Lengths(np.array([1]), np.array([0]))
 
 
+def test_lengths_are_cut_to_what_a_run_allows() -> None:
+    cut = Lengths(np.array([9000, 3]), np.array([99999, 7])).cut(1024, 2048)
+    assert cut.prompts.tolist() == [1024, 3] and cut.responses.tolist() == [2048, 7]
+    assert cut.cut(None, 5).responses.tolist() == [5, 5] and cut.cut(None, 5).prompts.tolist() == [1024, 3]
+
+
 def test_lengths_of_a_run_are_those_of_its_archives(tmp_path: Path) -> None:
     run = kept_run(tmp_path / "run", {1: {"a": response("xyz", "ab"), "b": response("x", "abcd")}})
     found = lengths_of_run(run.root / "samples")
