@@ -211,17 +211,24 @@ class AttemptFiles:
 
     def verify(self, homes: Mapping[str, Ranks], order: Callable[[int, Verify], None]) -> None:
         """Have workers read the checkpoints back that are kept, each once; `homes` are the ranks of changed roles."""
-        for manifest in self._verification.due():
+        due = self._verification.due()
+        for manifest in due:
             shares = shards_by_rank(manifest, homes)
             self._verification.begun(manifest.step, shares)
             for rank, shards in shares.items():
                 order(rank, Verify(manifest.step, shards))
+        if due:
+            self._prune()  # of checkpoints without shards there is nothing to read
 
     def verified(self, told: ShardsVerified) -> None:
         """A worker has read shards back: once all of what is kept was, drop what it makes superfluous."""
         if damage := self._verification.told(told):
             self._damaged(told.step, damage)
-        elif kept := self._verification.verified():
+        else:
+            self._prune()
+
+    def _prune(self) -> None:
+        if kept := self._verification.verified():
             self._janitor.prune(kept)
 
     def export(self, step: int, role: str, export: RoleExport, done: Callable[[], None]) -> None:
