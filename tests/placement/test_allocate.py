@@ -144,7 +144,7 @@ def test_a_run_that_is_resumed_elsewhere_is_placed_anew_if_it_is_told_to(load):
         change_settings(before, afresh(before, ["cluster.nodes=2"]), ALL_CHECKS)
 
 
-@pytest.mark.parametrize("algorithm", [name for name in KNOWN if name != "toy"])
+@pytest.mark.parametrize("algorithm", [name for name in KNOWN if "data" in values_of(name)])
 def test_every_algorithms_models_are_placed(folder, monkeypatch, algorithm):
     """Whatever it trains: nothing, one role, several, and a role that another is blended into."""
     monkeypatch.chdir(folder)
