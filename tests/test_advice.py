@@ -1257,12 +1257,14 @@ SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_
 ELSEWHERE = {
     "cli/simulate.py: Write 1 or more.": SIMULATED,
     "cli/simulate.py: Write a duration above 0, such as 24h.": SIMULATED,
+    "cli/simulate.py: Give one, as in --nodes {}.": SIMULATED,
     "simulation/disturbances.py: Name others, or raise --steps.": SIMULATED,
+    "simulation/disturbances.py: Name others.": SIMULATED,
     "simulation/disturbances.py: Nodes and workers are counted from 0.": SIMULATED,
     "simulation/disturbances.py: Write a number above 0, as in 3=2.": SIMULATED,
     "simulation/disturbances.py: Write a number of 0 or more with its unit: 40s, 2.5m, 24h or 3d.": SIMULATED,
     "simulation/disturbances.py: Write {} {}.": SIMULATED,
-    "simulation/simulate.py: Give a longer --wall-time, or fewer disturbances.": SIMULATED,
+    "simulation/simulate.py: Give a longer --wall-time, a shorter --replaced, or fewer disturbances.": SIMULATED,
     "inspect/archives.py: Look at other steps with --step.": (
         "inspect/test_damaged_runs.py::test_where_an_archive_is_damaged_other_steps_are_shown"
     ),

@@ -41,6 +41,7 @@ def test_the_commands_of_the_page_say_what_steps_and_disturbances_cost(folder, c
     assert plain.steps == losing.steps == 6 and len(plain.attempts) == 1 and plain.lost_work_s == 0
     first, second = losing.attempts
     assert first.ending.startswith("lost: agent-1: silent") and second.ending == "done: step 6 was the last"
+    assert first.ended_s == second.begun_s < second.ended_s == losing.seconds
     assert second.read and second.replayed and losing.lost_work_s > 0
     assert second.recovered_s is not None and second.recovered_s > 9
     assert losing.seconds > plain.seconds + second.recovered_s / 2 and losing.goodput < plain.goodput
@@ -54,18 +55,60 @@ def test_a_preempted_and_a_late_node_are_on_the_page_that_is_written(folder, cap
     assert first.begun_s == 0 and first.ready_s > 120
     assert main(PREEMPTED) == ExitCode.DONE
     shown = capsys.readouterr().out
-    assert "goodput" in shown and "timeline.html" in shown
+    assert shown.startswith("2 nodes, 16 workers, H100") and "goodput" in shown and "timeline.html" in shown
+    assert "\nattempt 0: lost: node 0 is to go: it is taken away in 30 s\n" in shown
     assert b"<h1>Timeline of" in (folder / "timeline.html").read_bytes()
+    assert main([*PREEMPTED, "--json"]) == ExitCode.DONE
+    printed = capsys.readouterr()
+    assert msgspec.json.decode(printed.out) and printed.err.endswith("timeline.html\n")
+
+
+def test_a_slow_worker_lowers_the_goodput(folder, capsys):
+    plain, slow = told(capsys, PLAIN), told(capsys, [*PLAIN, "--slow", "3=3"])
+    assert slow.step_s > 2 * plain.step_s
+    assert slow.goodput == pytest.approx(plain.goodput * plain.seconds / slow.seconds)
+
+
+@pytest.mark.parametrize(("topology", "waits"), [("array", 9), ("colocated", 1)])
+def test_no_node_is_there_before_it_is_replaced_even_where_all_are_queued_again(folder, capsys, topology, waits):
+    words = ["--lose", "1@step3", "--replaced", "1h", "--cluster.topology", topology]
+    lost, *others = told(capsys, [*PLAIN, *words]).attempts
+    *waiting, last = others
+    assert len(waiting) == waits and all(it.ready_s is None for it in waiting)
+    assert last.ending.startswith("done") and last.ready_s > lost.ended_s + 3580
+    assert main([*PLAIN, *words]) == ExitCode.DONE
+    assert ("attempts 2 to 9: queued: 1 of 2" in capsys.readouterr().out) == (waits == 9)
+
+
+def test_a_run_that_fails_ends_with_its_exit_code_and_says_no_time_of_a_step(folder, capsys):
+    assert main([*PLAIN, "--mtbf", "40s", "--seed", "3"]) == ExitCode.NEVER_REQUEUE
+    shown = capsys.readouterr().out
+    assert "failed: 3 attempts in a row" in shown and "0 steps in" in shown and "one every" not in shown
+
+
+def test_a_plan_that_does_not_fit_and_what_disturbed_nothing_are_told(folder, capsys):
+    words = ["--lose", "0@9h"]
+    fits, beyond = told(capsys, PLAIN), told(capsys, [*PLAIN, "--allocation", "manual", *words])
+    assert not any(notice.startswith("does not fit") for notice in fits.notices)
+    (lacks,) = (notice for notice in beyond.notices if notice.startswith("does not fit"))
+    assert re.fullmatch(
+        r"does not fit: \w+ needs [\d.]+ GiB of 73.60 GiB on its fullest worker; `hpcrl plan` .*", lacks
+    )
+    assert beyond.notices[0] == "--lose 0@9h never happened: the run ended before."
+    late = told(capsys, [*PLAIN, "--late", "1=20s", "--lose", "1@4s"])
+    assert late.notices[0] == "--lose 1@4s disturbed nothing: node 1 was not there then."
 
 
 @pytest.mark.parametrize(
     ("words", "said", "instead"),
     [
-        ("--lose 2@40s", "there is no node 2; the run has nodes 0 to 1", "--lose 1@40s"),
-        ("--lose 1@step9", "the simulated run has steps 1 to 6", "--lose 1@step9 --steps 9"),
-        ("--lose 1@-4s", "-4s is no duration", "--lose 1@4s"),
+        ("--nodes 1-2", "cluster.nodes = 1-2 is a range", "--nodes 2"),
+        ("--lose 2@40s", "--lose 2@40s: there is no node 2; there are nodes 0 to 1. Name others.", "--lose 1@40s"),
+        ("--nodes 1 --lose 1@4s", "--lose 1@4s: there is no node 1; there is only node 0. Name", "--lose 0@4s"),
+        ("--lose 1@step9", "--lose 1@step9: there is no step 9; there are steps 1 to 6", "--lose 1@step9 --steps 9"),
+        ("--lose 1@-4s", "--lose 1@-4s: -4s is no duration", "--lose 1@4s"),
         ("--lose 1", "--lose 1 is incomplete", "--lose 1@2.5m"),
-        ("--kill 16@1s", "there is no worker 16; the run has workers 0 to 15", "--kill 15@1s"),
+        ("--kill 16@1s", "there is no worker 16; there are workers 0 to 15", "--kill 15@1s"),
         ("--preempt 1@4s", "Write --preempt NODE@WHEN:NOTICE", "--preempt 1@4s:30s"),
         ("--slow 3=0", "0 is no factor", "--slow 3=2"),
         ("--slow x=2", "x is no number", "--slow-disk 0=2"),
@@ -73,6 +116,7 @@ def test_a_preempted_and_a_late_node_are_on_the_page_that_is_written(folder, cap
         ("--mtbf 0s", "--mtbf is 0", "--mtbf 24h"),
         ("--wall-time 3", "3 is no duration", "--wall-time 3d"),
         ("--steps 0", "--steps 0 is no number of steps", "--steps 1"),
+        ("--preempt 1@4s:x", "--preempt 1@4s:x: x is no duration", "--preempt 1@4s:30s"),
         ("--wall-time 11s", "finished no call", "--wall-time 1h"),
     ],
 )

@@ -1,7 +1,8 @@
 """`hpcrl inspect RUN [VIEW]`: what a run has reached and what it cost, in numbers or, with --plot, in curves."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 from jsonargparse import ArgumentParser, Namespace
@@ -88,10 +89,10 @@ def run(words: Sequence[str]) -> int:
     reader = RunReader(run_dir)
     view = VIEWS[given.view][0](reader, given)
     RunDirectory.look(run_dir.root)  # one that was removed meanwhile has looked like an empty one
-    if isinstance(view, Report) and not given.json and not given.csv:
-        _write_report(view, reader, given.html)
-    else:
+    if not isinstance(view, Report) or given.json or given.csv:
         _tell(view, given)
+    if isinstance(view, Report) and (given.html or not given.json):
+        _write_report(view, reader, given)
     if isinstance(view, Audit) and not view.is_whole:
         raise InternalError(f"{counted(len(view.damaged), 'file')} of {run_dir.root} damaged: see above.")
     return int(ExitCode.DONE)
@@ -126,13 +127,19 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _write_report(view: Report, reader: RunReader, out: str | None) -> None:
+def _write_report(view: Report, reader: RunReader, given: Namespace) -> None:
+    out = given.html
     if out is None:
         raise ConfigurationError(["The view report is a page."], "Name it: --html FILE.")
     page = report_page(view, reader)
     with written("--html", out) as file:
         file.write(page.encode())
-    print(out)
+    print(out, file=_beside(given))
+
+
+def _beside(given: Namespace) -> TextIO:
+    """Where it is said what was written."""
+    return sys.stderr if given.json or given.csv else sys.stdout
 
 
 def _tell(view: Any, given: Namespace) -> None:
@@ -140,10 +147,10 @@ def _tell(view: Any, given: Namespace) -> None:
         print(msgspec.json.format(msgspec.json.encode(view)).decode())
     elif given.csv:
         print(_csv(given.view, view), end="")
-    elif given.html or given.perfetto:
-        write_timeline(view, given.html, given.perfetto)
-    else:
+    elif not (given.html or given.perfetto):
         show(view, with_traceback=given.traceback)
+    if given.view == "timeline":
+        write_timeline(view, given.html, given.perfetto, _beside(given))
 
 
 def _refuse_others_options(given: Namespace) -> None:

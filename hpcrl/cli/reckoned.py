@@ -1,10 +1,18 @@
-"""What `search` and `simulate` have in common: settings of `search` by their short names, and what times are reckoned
-from."""
+"""What `search` and `simulate` have in common: settings of `search` by their short names, what times are reckoned from,
+and whether a plan fits."""
 
 from collections.abc import Collection, Iterator
 
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.placement.capacity import Capacity, need
+from hpcrl.placement.data_sheets import CPU_CORE
 from hpcrl.placement.lengths import Lengths
+from hpcrl.placement.memory import estimate_models
+from hpcrl.placement.plan import plan_for
+from hpcrl.placement.rates import Rates
+from hpcrl.placement.search_inputs import usable_bytes
+from hpcrl.placement.sizes import size_in_words
+from hpcrl.placement.worker_memory import peaks
 
 
 def whole_option(word: str, short: Collection[str]) -> str:
@@ -20,6 +28,19 @@ def reckoned_from(lengths: Lengths, experiment: ExperimentConfig, source: str) -
     yield f"Texts: {spread}{responses.std():.0f}; {as_in}."
     if asked.profile is None:
         yield f"Times come from {source}; a profile is more exact."
+
+
+def does_not_fit(experiment: ExperimentConfig, rates: Rates, capacity: Capacity | None) -> Iterator[str]:
+    """That its plan needs more memory than its workers have, or their nodes, where it does."""
+    plan, device = plan_for(experiment), "cpu" if rates.device == CPU_CORE.device else "cuda"
+    if capacity is None or capacity.bytes is None or capacity.of == "worker":
+        capacity = Capacity(float(usable_bytes(experiment, rates, capacity)), "worker", rates.device)
+    most, fullest = need(plan, peaks(plan, estimate_models(plan, experiment), device), capacity)
+    if most > (room := capacity.bytes or 0.0):
+        yield (
+            f"does not fit: {fullest.call} needs {size_in_words(most)} of {size_in_words(room)} on its fullest "
+            f"{capacity.of}; `hpcrl plan` says more."
+        )
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,11 @@
 """`hpcrl simulate CONFIG`: a run on a virtual clock: how long a step takes, and what disturbances cost."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -12,13 +16,15 @@ from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.outputs import try_out
-from hpcrl.cli.reckoned import duration, reckoned_from, whole_option
+from hpcrl.cli.reckoned import does_not_fit, duration, reckoned_from, whole_option
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.cli.timeline_files import write_timeline
+from hpcrl.config.changes import with_nodes
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
 from hpcrl.inspect.timeline_text import render_timeline
+from hpcrl.inspect.words import counted
 from hpcrl.launch.launcher import declaration_of
 from hpcrl.launch.preflight import capacity_of
 from hpcrl.placement.capacity import on_its_device
@@ -37,11 +43,12 @@ from hpcrl.simulation.disturbances import (
     parse_seconds,
 )
 from hpcrl.simulation.ordering import simulated_steps
-from hpcrl.simulation.told import SimulationTold, told
+from hpcrl.simulation.told import AttemptTold, SimulationTold, told
 
 SHORT = ("profile", "device", "lengths")
 """Settings of `search` that this command takes without it."""
 STEPS = 10
+ATTEMPTS_SHOWN = 20
 LISTED = {
     "--lose": "NODE@WHEN: a node is gone without a word, at 40s, 2h, or once step3 opens",
     "--preempt": "NODE@WHEN:NOTICE: a node is told to go, as 1@step3:30s, and gone when the notice is over",
@@ -54,7 +61,7 @@ TIMES = {
     "--mtbf": "lose nodes by chance, each once in so long on average, as 30d; says how often a checkpoint is best",
     "--wall-time": "how long a job may run before it is queued again",
     "--queue": "how long jobs wait for their turn",
-    "--replaced": "how long after a node is gone another comes in its place; else 60s",
+    "--replaced": "how long after a node is gone another can come in its place, queued again or not; else 60s",
 }
 OWN = ("--steps", "--seed", "--json", "--html", "--perfetto", *LISTED, *TIMES)
 
@@ -75,12 +82,18 @@ def run(words: Sequence[str]) -> int:
         print(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
         Console().print(render(answer))
-    write_timeline(answer.timeline, given.html, given.perfetto)
-    return int(ExitCode.DONE)
+    write_timeline(answer.timeline, given.html, given.perfetto, sys.stderr if given.json else sys.stdout)
+    return answer.exit_code
 
 
 def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, seed: int = 0) -> SimulationTold:
     """So many steps of an experiment. Reads each model's config.json. Raises ConfigurationError."""
+    if (cluster := experiment.cluster).is_elastic:
+        raise ConfigurationError(
+            [f"cluster.nodes = {cluster.nodes} is a range, but a simulated run has one number of nodes."],
+            f"Give one, as in --nodes {cluster.most_nodes}.",
+        )
+    experiment = with_nodes(experiment, cluster.most_nodes)
     capacity = capacity_of(experiment)
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
@@ -89,11 +102,14 @@ def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, se
     rates, lengths = rates_asked(experiment), lengths_asked(experiment)
     costs = read_costs(experiment, rates, workload_of(experiment, lengths))
     replaces = _replaces_nodes(experiment.cluster)
-    found = simulated_steps(experiment, costs, lengths, steps, disturbances, replaces_nodes=replaces, seed=seed)
-    notices = [*reckoned_from(lengths, experiment, rates.source), *costs.notices]
+    run = partial(simulated_steps, experiment, costs, lengths, steps, replaces_nodes=replaces, seed=seed)
+    found = run(disturbances)
+    undisturbed = run() if disturbances.touch_steps else found
+    notices = [*does_not_fit(experiment, rates, capacity), *reckoned_from(lengths, experiment, rates.source)]
+    notices += costs.notices
     notices += ["Evaluations are left out."] * evaluates
     mtbf_s = disturbances.mtbf_s and disturbances.mtbf_s / experiment.cluster.nodes
-    return told(found, f"{rates.device} ({rates.source})", notices, mtbf_s)
+    return told(found, undisturbed, f"{rates.device} ({rates.source})", notices, mtbf_s)
 
 
 def _replaces_nodes(cluster: ClusterConfig) -> bool:
@@ -155,14 +171,17 @@ def _disturbances(given: Namespace) -> Disturbances:
 
 def _seconds(given: Namespace, option: str) -> float | None:
     text = getattr(given, option[2:].replace("-", "_"))
-    return None if text is None else parse_seconds(option, text)
+    return None if text is None else parse_seconds(f"{option} {text}", text)
 
 
 def render(answer: SimulationTold) -> RenderableType:
     """For people."""
     parts: list[RenderableType] = [Text(plain(line)) for line in _facts(answer)]
     if len(answer.attempts) > 1:
-        parts += [Text(), _attempts(answer)]
+        shown = answer.attempts[:ATTEMPTS_SHOWN]
+        parts += [Text(), _attempts(shown), *(Text(plain(line)) for line in _endings(shown))]
+        if more := len(answer.attempts[ATTEMPTS_SHOWN:]):
+            parts.append(Text(f"{counted(more, 'more attempt')}: --json", style="dim"))
     if answer.timeline.attempts:
         parts += [Text(), render_timeline(answer.timeline)]
     parts += [Text(plain(notice), style="dim") for notice in answer.notices]
@@ -170,11 +189,10 @@ def render(answer: SimulationTold) -> RenderableType:
 
 
 def _facts(answer: SimulationTold) -> Iterator[str]:
-    yield f"{answer.rates}; {answer.ending}"
-    yield (
-        f"{answer.steps} steps in {duration(answer.seconds)}, one every {duration(answer.step_s)}; workers idle "
-        f"{answer.idle:.0%}; goodput {answer.goodput:.0%}"
-    )
+    size = answer.size
+    yield f"{counted(size.nodes, 'node')}, {counted(size.workers, 'worker')}, {answer.rates}; {answer.ending}"
+    every = f", one every {duration(answer.step_s)}; workers idle {answer.idle:.0%}" if answer.steps else ""
+    yield (f"{counted(answer.steps, 'step')} in {duration(answer.seconds)}{every}; goodput {answer.goodput:.0%}")
     sizes = answer.bytes
     yield (
         f"spilled {size_in_words(sizes.spilled)}, saved {size_in_words(sizes.saved)} in checkpoints, moved "
@@ -190,17 +208,24 @@ def _facts(answer: SimulationTold) -> Iterator[str]:
         )
 
 
-def _attempts(answer: SimulationTold) -> Table:
+def _endings(attempts: Sequence[AttemptTold]) -> Iterator[str]:
+    """Why attempts ended; of several in a row that ended alike, once."""
+    for ending, alike in groupby(attempts, attrgetter("ending")):
+        first, *others = (it.attempt for it in alike)
+        which = f"attempts {first} to {others[-1]}" if others else f"attempt {first}"
+        yield f"{which}: {ending}"
+
+
+def _attempts(attempts: Sequence[AttemptTold]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("attempt", "began", "ready", "ended", "parts read", "replayed", "went on after"):
         table.add_column(column, no_wrap=True)
-    table.add_column("why it ended")
-    for it in answer.attempts:
+    for it in attempts:
         times = (
             duration(it.begun_s),
             "-" if it.ready_s is None else duration(it.ready_s),
             duration(it.ended_s),
         )
         again = "-" if it.recovered_s is None else duration(it.recovered_s)
-        table.add_row(str(it.attempt), *times, str(it.read), str(it.replayed), again, plain(it.ending))
+        table.add_row(str(it.attempt), *times, str(it.read), str(it.replayed), again)
     return table

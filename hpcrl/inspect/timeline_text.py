@@ -47,7 +47,8 @@ def render_timeline(view: Timeline) -> RenderableType:
         parts += [*_attempt(attempt, letters, styles), Text()]
     kinds = {it.kind for attempt in view.attempts for lane in attempt.lanes for it in lane.beside}
     beside = {BESIDE[kind]: kind for kind in sorted(kinds)}
-    return Group(*parts, _legend(letters, styles, beside), *(Text(plain(it), style="dim") for it in notes_of(view)))
+    notes = ["Seconds are counted from the beginning of the attempt.", *notes_of(view)]
+    return Group(*parts, _legend(letters, styles, beside), *(Text(plain(it), style="dim") for it in notes))
 
 
 def notes_of(view: Timeline) -> list[str]:
@@ -62,7 +63,7 @@ def notes_of(view: Timeline) -> list[str]:
             "worker is shown."
         )
     if any(later.open_s < step.close_s for it in view.attempts for step, later in pairwise(it.steps)):
-        said.append("Steps overlap: a step may wait for calls of the one before it.")
+        said.append("Steps overlap: a step may wait for calls of the one before it. Its time is how long it was open.")
     for attempt in view.attempts:
         left = {(it.step, it.name, it.part): it for lane in attempt.lanes for it in lane.unfinished}
         what = ", ".join(f"{it.name} of step {it.step}, part {it.part}" for it in [*left.values()][:UNFINISHED_SHOWN])
@@ -75,12 +76,16 @@ def _attempt(view: AttemptTime, letters: Mapping[str, str], styles: Mapping[str,
     span_s = view.end_s - view.begin_s
     steps = f"{view.steps[0].step}–{view.steps[-1].step}" if len(view.steps) > 1 else f"{view.steps[0].step}"
     title = f"attempt {view.attempt}, step{'s' * (len(view.steps) > 1)} {steps}"
-    head = f"{view.begin_s:.2f} s to {view.end_s:.2f} s, a column is {1000 * span_s / COLUMNS:.3g} ms"
+    head = f"{view.begin_s:.2f} s to {view.end_s:.2f} s, a column is {_width(span_s / COLUMNS)}"
     parts: list[RenderableType] = [Text.assemble((title, "bold"), f": {head}"), _ruler(view)]
     parts += [line for lane in view.lanes[:LANES_SHOWN] for line in _lines(lane, view, letters, styles)]
     if more := len(view.lanes) - LANES_SHOWN:
         parts += [Text(f"{counted(more, 'more worker')}: --html or --perfetto", style="dim")] if more > 0 else []
     return [*parts, Text(), _critical_paths(view.steps)]
+
+
+def _width(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 def _ruler(view: AttemptTime) -> Text:

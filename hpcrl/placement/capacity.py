@@ -63,8 +63,8 @@ def check_memory(experiment: ExperimentConfig, capacity: Capacity) -> Iterator[s
     models, device = estimate_models(plan, experiment), experiment.cluster.device
     if device == "cuda" and capacity.host is not None:
         yield from _check_host(plan, models, capacity.host)
-    most, at_most = _need(plan, peaks(plan, models, device), capacity)
-    lasting, at_worst = _need(plan, peaks(plan, models, device, lasting=True), capacity)
+    most, at_most = need(plan, peaks(plan, models, device), capacity)
+    lasting, at_worst = need(plan, peaks(plan, models, device, lasting=True), capacity)
     if capacity.bytes is None:
         if most >= GIB:
             yield (
@@ -82,7 +82,7 @@ def check_memory(experiment: ExperimentConfig, capacity: Capacity) -> Iterator[s
         )
 
 
-def _need(plan: Plan, loads: Sequence[Load], capacity: Capacity) -> tuple[float, Load]:
+def need(plan: Plan, loads: Sequence[Load], capacity: Capacity) -> tuple[float, Load]:
     """Bytes of the worker, or of the node, that needs the most, and its worker that needs the most of these."""
     units = [[load] for load in loads]
     if capacity.of == "node":
@@ -156,7 +156,7 @@ def _fits(experiment: ExperimentConfig, capacity: Capacity) -> bool:
     """Whether what is kept does, on the devices and beside them."""
     plan, device = plan_for(experiment), experiment.cluster.device
     models = estimate_models(plan, experiment)
-    if _need(plan, peaks(plan, models, device, lasting=True), capacity)[0] > (capacity.bytes or 0.0):
+    if need(plan, peaks(plan, models, device, lasting=True), capacity)[0] > (capacity.bytes or 0.0):
         return False
     try:
         if device == "cuda" and capacity.host is not None:

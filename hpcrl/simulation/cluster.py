@@ -8,7 +8,7 @@ from functools import partial
 
 from hpcrl.errors import InternalError
 from hpcrl.simulation.clock import SECOND_NS, VirtualClock
-from hpcrl.simulation.disturbances import Disturbances, NodePreempted, When
+from hpcrl.simulation.disturbances import Disturbances, Happening, NodePreempted, WorkerKilled
 from hpcrl.simulation.durations import FORK_NS, MESSAGE_NS
 from hpcrl.simulation.worker import Speed, Worker, World
 from hpcrl.wire.messages import (
@@ -37,6 +37,8 @@ class Node:
 
     number: int
     starts: int = 0
+    due_ns: int = 0
+    """When it came, or comes at the earliest."""
     agent: bytes = b""
     """Its identity; empty while it is not there."""
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -46,11 +48,16 @@ class Node:
 
 
 class Cluster:
-    """Of a run, through all of its attempts. `restless` says whether the master looks at its clock again and again."""
+    """Of a run, through all of its attempts. `restless` says whether the master looks at its clock again and again.
+
+    Nodes that are queued wait for their turn each, or `together` for all of them.
+    """
 
     address = "a simulation"
 
-    def __init__(self, clock: VirtualClock, nodes: int, slots: int, disturbances: Disturbances) -> None:
+    def __init__(
+        self, clock: VirtualClock, nodes: int, slots: int, disturbances: Disturbances, *, together: bool = False
+    ) -> None:
         self.restless: Callable[[], bool] = lambda: True
         self.silent: set[bytes] = set()
         """Of whom nothing is heard any more."""
@@ -58,6 +65,7 @@ class Cluster:
         """Attempt → worker → what it has executed."""
         self._clock = clock
         self._slots = slots
+        self._together = together
         self._disturbances = disturbances
         self._nodes = [Node(number) for number in range(nodes)]
         self._inbox: list[tuple[bytes, Message]] = []
@@ -66,6 +74,8 @@ class Cluster:
         self._at_step: dict[int, list[Callable[[], None]]] = defaultdict(list)
         self._speeds: dict[int, Speed] = defaultdict(Speed)
         self._heard_ns = 0
+        self._felt: dict[Happening, bool] = {}
+        """Those whose moment has come → whether it found whom it is about."""
 
     # ── the master's connections ──────────────────────────────────────────────────────────────────────────────────────
     def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
@@ -109,15 +119,15 @@ class Cluster:
             for slot in range(self._slots):
                 self._speeds[node * self._slots + slot].disk = factor
         for lost in what.lost:
-            self._plan(lost.when, partial(self._lose, lost.node))
+            self._plan(lost, partial(self._lose, lost.node))
         for killed in what.killed:
-            self._plan(killed.when, partial(self._kill, killed.rank))
+            self._plan(killed, partial(self._kill, killed.rank))
         for preempted in what.preempted:
-            self._plan(preempted.when, partial(self._tell_to_go, preempted))
+            self._plan(preempted, partial(self._tell_to_go, preempted))
         self._plan_next_loss(what.losses(len(self._nodes), seed))
         late = dict(what.late)
         for each in self._nodes:
-            clock.after(round((what.queue_s + late.get(each.number, 0.0)) * SECOND_NS), partial(self._come, each))
+            self._expect(each, clock.now_ns + round((what.queue_s + late.get(each.number, 0.0)) * SECOND_NS))
 
     def start_attempt(self, world: World) -> None:
         """The plan of an attempt is made."""
@@ -129,16 +139,39 @@ class Cluster:
         for happen in self._at_step.pop(step, ()):
             happen()
 
-    def requeue(self) -> None:
-        """All nodes are given back, and come again once their jobs have waited for their turn."""
+    def requeue(self) -> int:
+        """All nodes are given back, and come again once their jobs have waited for their turn; those that are still to
+        be replaced, no earlier than that. Returns when the master's turn has come."""
+        turn_ns = self._clock.now_ns + round(self._disturbances.queue_s * SECOND_NS)
+        if self._together:
+            turn_ns = max(turn_ns, self.all_due_ns)
         for node in self._nodes:
-            self._leave(node, self._disturbances.queue_s)
+            self._leave(node)
+            self._expect(node, max(turn_ns, node.due_ns))
+        return turn_ns
 
-    def _plan(self, when: When, happen: Callable[[], None]) -> None:
-        if when.step is None:
-            self._clock.at(round(when.seconds * SECOND_NS), happen)
+    @property
+    def all_due_ns(self) -> int:
+        """When the last of the nodes came, or comes."""
+        return max(node.due_ns for node in self._nodes)
+
+    def unfelt(self) -> Iterator[str]:
+        """Of listed disturbances that disturbed nothing, why."""
+        for it in self._disturbances.happenings:
+            if it not in self._felt:
+                yield f"{it.said} never happened: the run ended before."
+            elif not self._felt[it]:
+                who = f"worker {it.rank}" if isinstance(it, WorkerKilled) else f"node {it.node}"
+                yield f"{it.said} disturbed nothing: {who} was not there then."
+
+    def _plan(self, what: Happening, happen: Callable[[], bool]) -> None:
+        def feel() -> None:
+            self._felt[what] = happen()
+
+        if what.when.step is None:
+            self._clock.at(round(what.when.seconds * SECOND_NS), feel)
         else:
-            self._at_step[when.step].append(happen)
+            self._at_step[what.when.step].append(feel)
 
     def _plan_next_loss(self, losses: Iterator[tuple[int, int]]) -> None:
         found = next(losses, None)
@@ -152,8 +185,13 @@ class Cluster:
             self._clock.at(moment, happen)
 
     # ── nodes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _expect(self, node: Node, moment_ns: int) -> None:
+        """It comes then, and not before."""
+        node.due_ns = moment_ns
+        self._clock.at(moment_ns, partial(self._come, node))
+
     def _come(self, node: Node) -> None:
-        if node.is_there():
+        if node.is_there() or self._clock.now_ns < node.due_ns:
             return
         node.starts += 1
         node.agent = b"agent-%d.%d" % (node.number, node.starts)
@@ -162,28 +200,40 @@ class Cluster:
         hello = AgentHello(node.number, f"node-{node.number}", self._slots, node.starts, incarnation)
         self.say(node.agent, hello)
 
-    def _leave(self, node: Node, again_s: float) -> None:
-        """It is gone for the master, which need not be told, and another comes in its place."""
+    def _leave(self, node: Node) -> None:
+        """It is gone for the master, which need not be told."""
         for rank in list(node.workers):
             self._end(node, rank)
         self._hear.pop(node.agent, None)
         node.agent = b""
-        self._clock.after(round(again_s * SECOND_NS), partial(self._come, node))
 
-    def _lose(self, number: int) -> None:
+    def _replace(self, node: Node) -> None:
+        """It leaves, and another comes in its place."""
+        self._leave(node)
+        self._expect(node, self._clock.now_ns + round(self._disturbances.replaced_s * SECOND_NS))
+
+    def _lose(self, number: int) -> bool:
+        """Whether it was there."""
         node = self._nodes[number]
-        if node.is_there():
+        is_there = node.is_there()
+        if is_there:
             self.silent |= {node.agent, *(worker.identity for worker in node.workers.values())}
-            self._leave(node, self._disturbances.replaced_s)
+            self._replace(node)
+        return is_there
 
-    def _tell_to_go(self, told: NodePreempted) -> None:
+    def _tell_to_go(self, told: NodePreempted) -> bool:
+        """Whether it was there."""
         node = self._nodes[told.node]
-        if node.is_there():
-            agent = node.agent
-            self.say(agent, NodeDraining(told.node, f"it is taken away in {told.notice_s:g} s"))
-            self._clock.after(
-                round(told.notice_s * SECOND_NS), lambda: self._lose(told.node) if node.agent == agent else None
-            )
+        is_there = node.is_there()
+        if is_there:
+            self.say(node.agent, NodeDraining(told.node, f"it is taken away in {told.notice_s:g} s"))
+            self._clock.after(round(told.notice_s * SECOND_NS), partial(self._take, node, node.agent))
+        return is_there
+
+    def _take(self, node: Node, agent: bytes) -> None:
+        """If it is still the one that was told to go."""
+        if node.agent == agent:
+            self._lose(node.number)
 
     def _agent_hears(self, node: Node, agent: bytes, body: Message) -> None:
         if node.agent != agent:
@@ -197,7 +247,7 @@ class Cluster:
             case AreYouThere():
                 self.say(agent, Here(body.attempt))
             case Finish():
-                self._leave(node, self._disturbances.replaced_s)
+                self._replace(node)
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────────────────────────────
     @property
@@ -219,9 +269,11 @@ class Cluster:
         worker.gone = True
         self._hear.pop(worker.identity, None)
 
-    def _kill(self, rank: int) -> None:
-        for node in self._nodes:
-            if rank in node.workers:
-                self._end(node, rank)
-                told = WorkerExited(self._attempt, rank, "killed by SIGKILL", None, "", "SIGKILL")
-                self.say(node.agent, told)
+    def _kill(self, rank: int) -> bool:
+        """Whether it was there."""
+        node = next((node for node in self._nodes if rank in node.workers), None)
+        if node is not None:
+            self._end(node, rank)
+            told = WorkerExited(self._attempt, rank, "killed by SIGKILL", None, "", "SIGKILL")
+            self.say(node.agent, told)
+        return node is not None

@@ -2,8 +2,8 @@
 
 import random
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from hpcrl.errors import ConfigurationError
 from hpcrl.simulation.clock import SECOND_NS
@@ -26,6 +26,8 @@ class NodeLost:
 
     node: int
     when: When
+    said: str = "a loss"
+    """As it was typed."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class NodePreempted:
     node: int
     when: When
     notice_s: float
+    said: str = "a preemption"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class WorkerKilled:
 
     rank: int
     when: When
+    said: str = "a killed worker"
+
+
+Happening = NodeLost | NodePreempted | WorkerKilled
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,16 @@ class Disturbances:
     replaced_s: float = 60.0
     """How long after a node is gone another comes in its place."""
 
+    @property
+    def happenings(self) -> tuple[Happening, ...]:
+        """Those that have a moment."""
+        return (*self.lost, *self.preempted, *self.killed)
+
+    @property
+    def touch_steps(self) -> bool:
+        """Whether steps may take longer by them; waiting for the first turn makes none longer."""
+        return replace(self, queue_s=0.0, replaced_s=60.0) != Disturbances()
+
     def losses(self, nodes: int, seed: int) -> Iterator[tuple[int, int]]:
         """(moment, node) of the losses by chance, for ever; none where there are none."""
         if self.mtbf_s is None:
@@ -78,41 +95,37 @@ class Disturbances:
 
     def refuse_unknown(self, nodes: int, workers: int, steps: int) -> None:
         """Raise ConfigurationError where nodes, workers or steps are none of the run's; all of them are named."""
-        problems = [
-            f"{said}: there is no node {node}; the run has nodes 0 to {nodes - 1}."
-            for said, node in self._nodes()
-            if node >= nodes
-        ]
-        of_ranks = [("--kill", it.rank) for it in self.killed] + [("--slow", rank) for rank, _ in self.slow]
-        problems += [
-            f"{said} {rank}: there is no worker {rank}; the run has workers 0 to {workers - 1}."
-            for said, rank in of_ranks
-            if rank >= workers
-        ]
-        moments = [("--lose", it.when) for it in self.lost] + [("--kill", it.when) for it in self.killed]
-        moments += [("--preempt", it.when) for it in self.preempted]
-        problems += [
-            f"{said} …@step{when.step}: the simulated run has steps 1 to {steps}."
-            for said, when in moments
-            if when.step is not None and not 1 <= when.step <= steps
-        ]
-        if problems:
+        of_nodes = [(it.said, it.node) for it in self.lost] + [(it.said, it.node) for it in self.preempted]
+        of_nodes += [(f"--slow-disk {node}={factor:g}", node) for node, factor in self.slow_disk]
+        of_nodes += [(f"--late {node}=…", node) for node, _ in self.late]
+        of_workers = [(it.said, it.rank) for it in self.killed]
+        of_workers += [(f"--slow {rank}={factor:g}", rank) for rank, factor in self.slow]
+        problems = [*_none_of("node", nodes, of_nodes), *_none_of("worker", workers, of_workers)]
+        moments = [(it.said, it.when.step) for it in self.happenings]
+        late = [(said, step) for said, step in moments if step is not None and not 1 <= step <= steps]
+        problems += [f"{said}: there is no step {step}; {_there_are('step', 1, steps)}." for said, step in late]
+        if late:
             raise ConfigurationError(problems, "Name others, or raise --steps.")
+        if problems:
+            raise ConfigurationError(problems, "Name others.")
 
-    def _nodes(self) -> Iterator[tuple[str, int]]:
-        yield from (("--lose", it.node) for it in self.lost)
-        yield from (("--preempt", it.node) for it in self.preempted)
-        yield from (("--slow-disk", node) for node, _ in self.slow_disk)
-        yield from (("--late", node) for node, _ in self.late)
+
+def _none_of(what: str, count: int, named: Sequence[tuple[str, int]]) -> Iterator[str]:
+    there = _there_are(what, 0, count - 1)
+    yield from (f"{said}: there is no {what} {number}; {there}." for said, number in named if number >= count)
+
+
+def _there_are(what: str, first: int, last: int) -> str:
+    return f"there is only {what} {first}" if first == last else f"there are {what}s {first} to {last}"
 
 
 # ── as they are written ───────────────────────────────────────────────────────────────────────────────────────────────
-def parse_seconds(option: str, text: str) -> float:
-    """`40s`, `2.5m`, `24h`, `3d`. Raises ConfigurationError."""
+def parse_seconds(said: str, text: str) -> float:
+    """`40s`, `2.5m`, `24h`, `3d`; `said` is the whole argument. Raises ConfigurationError, as all of these do."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ConfigurationError(
-            [f"{option} {text}: {text} is no duration."],
+            [f"{said}: {text} is no duration."],
             "Write a number of 0 or more with its unit: 40s, 2.5m, 24h or 3d.",
         )
     return float(found[1]) * UNITS[found[2]]
@@ -120,59 +133,63 @@ def parse_seconds(option: str, text: str) -> float:
 
 def parse_lost(text: str) -> NodeLost:
     """`2@40s`, `2@step3`."""
-    node, moment = _split("--lose", text, "@", "NODE@WHEN, as 2@40s or 2@step3")
-    return NodeLost(_number("--lose", text, node), _when("--lose", moment))
+    said = f"--lose {text}"
+    node, moment = _split(said, text, "@", "NODE@WHEN, as 2@40s or 2@step3")
+    return NodeLost(_number(said, node), _when(said, moment), said)
 
 
 def parse_killed(text: str) -> WorkerKilled:
     """`5@40s`, `5@step3`."""
-    rank, moment = _split("--kill", text, "@", "RANK@WHEN, as 5@40s or 5@step3")
-    return WorkerKilled(_number("--kill", text, rank), _when("--kill", moment))
+    said = f"--kill {text}"
+    rank, moment = _split(said, text, "@", "RANK@WHEN, as 5@40s or 5@step3")
+    return WorkerKilled(_number(said, rank), _when(said, moment), said)
 
 
 def parse_preempted(text: str) -> NodePreempted:
     """`1@step3:30s`: 30 s after it is told to go it is taken away."""
-    form = "NODE@WHEN:NOTICE, as 1@step3:30s"
-    node, rest = _split("--preempt", text, "@", form)
-    moment, notice = _split("--preempt", rest, ":", form)
-    number = _number("--preempt", text, node)
-    return NodePreempted(number, _when("--preempt", moment), parse_seconds("--preempt", notice))
+    said, form = f"--preempt {text}", "NODE@WHEN:NOTICE, as 1@step3:30s"
+    node, rest = _split(said, text, "@", form)
+    moment, notice = _split(said, rest, ":", form)
+    return NodePreempted(_number(said, node), _when(said, moment), parse_seconds(said, notice), said)
 
 
 def parse_factor(option: str, text: str) -> tuple[int, float]:
     """`3=2`: number 3 lasts twice as long."""
-    number, factor = _split(option, text, "=", "NUMBER=FACTOR, as 3=2")
+    said = f"{option} {text}"
+    number, factor = _split(said, text, "=", "NUMBER=FACTOR, as 3=2")
     try:
         found = float(factor)
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
-        raise ConfigurationError([f"{option} {text}: {factor} is no factor."], "Write a number above 0, as in 3=2.")
-    return _number(option, text, number), found
+        raise ConfigurationError([f"{said}: {factor} is no factor."], "Write a number above 0, as in 3=2.")
+    return _number(said, number), found
 
 
 def parse_late(text: str) -> tuple[int, float]:
     """`1=120s`."""
-    node, late = _split("--late", text, "=", "NODE=DURATION, as 1=120s")
-    return _number("--late", text, node), parse_seconds("--late", late)
+    said = f"--late {text}"
+    node, late = _split(said, text, "=", "NODE=DURATION, as 1=120s")
+    return _number(said, node), parse_seconds(said, late)
 
 
-def _split(option: str, text: str, by: str, form: str) -> tuple[str, str]:
+def _split(said: str, text: str, by: str, form: str) -> tuple[str, str]:
     first, found, rest = text.partition(by)
     if not found or not first or not rest:
-        raise ConfigurationError([f"{option} {text} is incomplete."], f"Write {option} {form}.")
+        option = said.partition(" ")[0]
+        raise ConfigurationError([f"{said} is incomplete."], f"Write {option} {form}.")
     return first, rest
 
 
-def _number(option: str, text: str, number: str) -> int:
+def _number(said: str, number: str) -> int:
     if not number.isdecimal():
         raise ConfigurationError(
-            [f"{option} {text}: {number} is no number of 0 or more."], "Nodes and workers are counted from 0."
+            [f"{said}: {number} is no number of 0 or more."], "Nodes and workers are counted from 0."
         )
     return int(number)
 
 
-def _when(option: str, text: str) -> When:
+def _when(said: str, text: str) -> When:
     if text.startswith("step"):
-        return When(step=_number(option, text, text[4:]))
-    return When(seconds=parse_seconds(option, text))
+        return When(step=_number(said, text[4:]))
+    return When(seconds=parse_seconds(said, text))

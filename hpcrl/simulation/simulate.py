@@ -4,12 +4,12 @@
 recovery, the judge, the waiting for nodes. What is not: arithmetic, rows, files, beats of those who live.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hpcrl.config.changes import RunSettings, with_nodes
+from hpcrl.config.changes import RunSettings
 from hpcrl.dataflow.graph import changes
 from hpcrl.durable.journal import Broken, Closed, Event, Stopped, Trained
 from hpcrl.errors import ConfigurationError, ExitCode
@@ -35,7 +35,9 @@ from hpcrl.simulation.worker import World
 from hpcrl.wire.messages import StartWorkers
 
 FUTILE = 4
-"""How often a run may be queued again without having finished anything."""
+"""How often a run may be queued again without having finished anything, while all of its nodes could come."""
+MANY = 1000
+"""The same while it waits for a node that comes later."""
 NEVER_S = 1e9
 """Nobody beats: whoever lives counts as heard."""
 UNDISTURBED = Disturbances()
@@ -54,6 +56,8 @@ class Simulated:
     """The journal; of steps before the oldest checkpoint, closing lines alone."""
     durations: Mapping[int, Durations]
     """Attempt → what its plan made everything last."""
+    unfelt: tuple[str, ...]
+    """Of disturbances that disturbed nothing, why, in sentences."""
 
     @property
     def ending(self) -> Ending:
@@ -75,11 +79,10 @@ def simulate(
 ) -> Simulated:
     """A run of an experiment to its end. `durations` are those under a plan; each attempt makes its own.
 
-    `replaces_nodes`: whether others come in the place of nodes while the rest stays. Of a range of nodes the run has
-    the most from the start. The answer follows from what is given alone. Raises ConfigurationError where a disturbance
+    `replaces_nodes`: whether others come in the place of nodes while the rest stays. The experiment has one number of
+    nodes. The answer follows from what is given alone. Raises ConfigurationError where a disturbance
     is of no node, worker or step of the run, and what the master's code raises.
     """
-    experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     cluster, plan = experiment.cluster, plan_for(experiment)
     disturbances.refuse_unknown(cluster.nodes, len(plan.workers), experiment.control.steps)
     return _Run(experiment, durations, rows, disturbances, replaces_nodes).to_the_end(seed)
@@ -132,15 +135,17 @@ class SimulatedMembers(Members):
 
 @dataclass(frozen=True)
 class SimulatedAllocation:
-    """Of jobs that run for so long, and are queued by themselves. Fulfils `hpcrl.master.allocation.Allocation`."""
+    """Of jobs that run for so long; where they replace nodes, who is missing is queued. Fulfils
+    `hpcrl.master.allocation.Allocation`."""
 
-    end_s: float
+    end_s: float | None
+    replaces_nodes: bool
 
     def ends(self) -> Mapping[int, float]:
-        return {EVERYTHING: EPOCH + self.end_s}
+        return {} if self.end_s is None else {EVERYTHING: EPOCH + self.end_s}
 
     def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
-        return {node: Absence("queued", "waits for its turn") for node in missing}
+        return {node: Absence("queued", "waits for its turn") for node in missing} if self.replaces_nodes else {}
 
     def release(self, nodes: Collection[int]) -> None:
         """Whoever still waits is nobody's."""
@@ -165,12 +170,17 @@ class _Run:
         self._clock = VirtualClock()
         self._kept = Kept(experiment.control.keep_checkpoints, rows)
         self._cluster = Cluster(
-            self._clock, experiment.cluster.nodes, experiment.cluster.workers_per_node, disturbances
+            self._clock,
+            experiment.cluster.nodes,
+            experiment.cluster.workers_per_node,
+            disturbances,
+            together=not replaces_nodes,
         )
         self._changed_by = changes(algorithm_of(experiment).calls(experiment))
         self._attempts: list[SimulatedRecords] = []
         self._used: dict[int, Durations] = {}
-        self._futile = self._finished = 0
+        self._turns = self._futile = self._finished = 0
+        """Turns in the queue since something was finished; those of them in which all nodes could come."""
 
     def to_the_end(self, seed: int) -> Simulated:
         endings: list[Ending] = []
@@ -178,30 +188,34 @@ class _Run:
         schedule = RunSchedule(self._experiment.control, False, self._clock.seconds)
         self._cluster.begin(seed)
         self._clock.go_to(round(self._disturbances.queue_s * SECOND_NS))
-        while not endings or (endings[-1].exit_code == ExitCode.REQUEUE):
+        while not endings or endings[-1].exit_code == ExitCode.REQUEUE:
+            awaited_ns = self._cluster.all_due_ns
             for ending in self._submission(schedule):
                 endings.append(ending)
                 ended.append(self._clock.seconds())
             if endings[-1].exit_code == ExitCode.REQUEUE:
-                self._refuse_futile(endings[-1])
-                self._cluster.requeue()
-                self._clock.go_to(self._clock.now_ns + round(self._disturbances.queue_s * SECOND_NS))
+                self._refuse_futile(endings[-1], self._clock.now_ns < awaited_ns)
+                self._clock.go_to(self._cluster.requeue())
         events = tuple(self._kept.events)
         orders = tuple(self._cluster.orders)
-        return Simulated(tuple(self._attempts), tuple(endings), tuple(ended), orders, events, self._used)
+        unfelt = tuple(self._cluster.unfelt())
+        return Simulated(tuple(self._attempts), tuple(endings), tuple(ended), orders, events, self._used, unfelt)
 
-    def _refuse_futile(self, ending: Ending) -> None:
-        """Nobody waits for ever for a run that is queued again and again, and finishes nothing."""
-        self._futile = 0 if self._kept.finished > self._finished else self._futile + 1
+    def _refuse_futile(self, ending: Ending, awaits: bool) -> None:
+        """Nobody waits for ever for a run that is queued again and again, and finishes nothing. `awaits`: a node that
+        was missing from the beginning had not come yet."""
+        if self._kept.finished > self._finished:
+            self._turns = self._futile = 0
+        self._turns, self._futile = self._turns + 1, self._futile + (not awaits)
         self._finished = self._kept.finished
-        if self._futile >= FUTILE:
+        if self._futile >= FUTILE or self._turns >= MANY:
             raise ConfigurationError(
-                [f"the run was queued {FUTILE} times in a row and finished no call: {ending.reason}."],
-                "Give a longer --wall-time, or fewer disturbances.",
+                [f"the run was queued {self._turns} times in a row and finished no call: {ending.reason}."],
+                "Give a longer --wall-time, a shorter --replaced, or fewer disturbances.",
             )
 
-    def _submission(self, schedule: RunSchedule) -> list[Ending]:
-        """The endings of one master's attempts."""
+    def _submission(self, schedule: RunSchedule) -> Iterator[Ending]:
+        """The endings of one master's attempts, each as it ends."""
         clock, cluster = self._clock.seconds, self._experiment.cluster
         members = SimulatedMembers(cluster.nodes, cluster.lost_after_s, clock, lambda: EPOCH + clock())
         members.silent = self._cluster.silent
@@ -211,14 +225,14 @@ class _Run:
         watch = AllocationWatch(self._allocation(), reactor.note, clock, lambda: EPOCH + clock(), Inline().submit)
         point = SimulatedMeetingPoint(self._kept)
         nodes = NodeWait(point, cluster, self._replaces_nodes, members, watch, clock)
-        endings: list[Ending] = []
-        while not endings or endings[-1].state == "lost":
-            endings.append(self._attempt(reactor, watch, nodes, schedule))
-        return endings
+        ending = None
+        while ending is None or ending.state == "lost":
+            ending = self._attempt(reactor, watch, nodes, schedule)
+            yield ending
 
-    def _allocation(self) -> SimulatedAllocation | None:
+    def _allocation(self) -> SimulatedAllocation:
         wall_s = self._disturbances.wall_time_s
-        return None if wall_s is None else SimulatedAllocation(self._clock.seconds() + wall_s)
+        return SimulatedAllocation(None if wall_s is None else self._clock.seconds() + wall_s, self._replaces_nodes)
 
     def _attempt(self, reactor: Reactor, watch: AllocationWatch, nodes: NodeWait, schedule: RunSchedule) -> Ending:
         kept, members = self._kept, reactor.members

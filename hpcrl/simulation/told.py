@@ -50,17 +50,26 @@ class Bytes(msgspec.Struct, frozen=True):
     """Of parameters, from home to replicas."""
 
 
+class Size(msgspec.Struct, frozen=True):
+    nodes: int
+    workers: int
+
+
 class SimulationTold(msgspec.Struct, frozen=True):
     """The JSON of `hpcrl simulate --json`."""
 
+    size: Size
     ending: str
+    exit_code: int
+    """That of the run."""
     steps: int
     seconds: float
     step_s: float
     idle: float
     """The share of workers' time, from the first step's opening on, in which they executed nothing."""
     goodput: float
-    """The share of all time that so many steps would have taken one after another, undisturbed."""
+    """The share of all time that so many steps would have taken one after another, undisturbed: what is missing has
+    gone into starting, saving, waiting in the queue and disturbances."""
     lost_work_s: float
     """Of all workers together: what they executed again, and what was under way as attempts were lost."""
     bytes: Bytes
@@ -74,19 +83,29 @@ class SimulationTold(msgspec.Struct, frozen=True):
 
 
 def told(
-    simulated: Simulated, rates: str, notices: Sequence[str], mtbf_s: float | None = None, steps: int = LAST_STEPS
+    simulated: Simulated,
+    undisturbed: Simulated,
+    rates: str,
+    notices: Sequence[str],
+    mtbf_s: float | None = None,
+    steps: int = LAST_STEPS,
 ) -> SimulationTold:
-    """All of it, with a timeline of so many of the last steps. `mtbf_s` is that of the whole run."""
+    """All of it, with a timeline of so many of the last steps. `mtbf_s` is that of the whole run; `undisturbed` is the
+    same run without what disturbs it."""
     records = simulated.attempts
     closed = sorted({row.step for it in records for row in it.costs()})
     step_s = step_seconds(records)
+    usual_s = step_seconds(undisturbed.attempts)
+    workers = undisturbed.attempts[0].plan.workers
     return SimulationTold(
+        size=Size(len({worker.node for worker in workers}), len(workers)),
         ending=f"{simulated.ending.state}: {simulated.ending.reason}",
+        exit_code=int(simulated.ending.exit_code),
         steps=len(closed),
         seconds=simulated.seconds,
         step_s=step_s,
         idle=_idle(records),
-        goodput=len(closed) * step_s / simulated.seconds if simulated.seconds else 0.0,
+        goodput=len(closed) * usual_s / simulated.seconds if simulated.seconds else 0.0,
         lost_work_s=sum(_again(records)) + sum(map(_under_way, records[:-1])),
         bytes=Bytes(
             sum(cost.bytes for it in records for row in it.costs() for cost in row.calls.values()),
@@ -97,7 +116,7 @@ def told(
         attempts=tuple(_attempts(simulated)),
         timeline=timeline_of("a simulation", {it.number: it for it in records}, closed[-steps:]),
         rates=rates,
-        notices=tuple(notices),
+        notices=(*simulated.unfelt, *notices),
     )
 
 

@@ -253,6 +253,8 @@ def test_the_command_needs_a_file_for_the_page_and_prints_json(
         inspect.run([root, "report"])
     assert inspect.run([root, "report", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["summary"]["step"] == 60
-    assert inspect.run([root, "report", "--html", str(tmp_path / "x.html")]) == 0
+    assert inspect.run([root, "report", "--json", "--html", str(tmp_path / "x.html")]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) and printed.err == f"{tmp_path / 'x.html'}\n" and (tmp_path / "x.html").exists()
     with pytest.raises(ConfigurationError, match="The view steps takes no --html"):
         inspect.run([root, "steps", "--html", "x"])

@@ -210,6 +210,10 @@ def test_a_page_and_a_trace_are_written(tmp_path: Path, capsys: pytest.CaptureFi
     words = ["--steps", "2-3", "--html", str(page), "--perfetto", str(trace)]
     assert inspect.run([str(root), "timeline", *words]) == 0
     assert capsys.readouterr().out.split() == [str(page), str(trace)]
+    page.unlink()
+    assert inspect.run([str(root), "timeline", *words, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert msgspec.json.decode(printed.out) and printed.err.split() == [str(page), str(trace)]
     text = page.read_text()
     assert text.count("<s class=") == 10 + 3 and "default-src 'none'" in text and "<script" not in text
     (attempt,) = timeline(RunReader(RunDirectory.look(root)), "2-3").attempts
