@@ -63,6 +63,9 @@ ELSEWHERE: dict[Kind, str] = {
     "user's code": MODELS,
     "GPU memory": MODELS,
     "waiting for Slurm": "launch/test_next_commands.py::test_who_waits_for_slurm_may_ask_how_it_is",
+    "more nodes": (
+        "master/test_node_range.py::test_a_run_begins_with_the_nodes_that_have_come_and_takes_in_one_that_comes_later"
+    ),
     "communication": "slurm/test_why.py::nodes_that_do_not_reach_the_master",
 }
 

@@ -1,6 +1,7 @@
 """A run whose number of nodes is a range begins with what has come, continues on what is left, takes in what comes, and
 ends as on any number, up to rounding."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,16 @@ from support.ranges import (
     weighed,
 )
 
+from hpcrl.cli.main import main
 from hpcrl.config.control import Frequency
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptEnded, NodesChanged
 from hpcrl.inspect.nodes import changes_of as changes_told
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.status_text import status_text
+from hpcrl.inspect.verdicts import VERDICTS
 from hpcrl.inspect.views.status import read_status
 from hpcrl.inspect.views.why import why
 from hpcrl.recipes.toy import ToyExperiment
@@ -62,7 +66,7 @@ def ends_well(run: RunDirectory, jobs: Jobs) -> None:
 
 
 def test_a_run_begins_with_the_nodes_that_have_come_and_takes_in_one_that_comes_later(
-    folder: Path, reference: Whole
+    folder: Path, reference: Whole, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = create_run(folder / "run", ranged("2-3"))
     jobs = begin_with(run, NONCE, [0, 2])
@@ -76,13 +80,14 @@ def test_a_run_begins_with_the_nodes_that_have_come_and_takes_in_one_that_comes_
     joined = next(event for event in weighed(run) if event.joins)
     assert joined.spare == (1,) and "continues on 3 nodes" in joined.why
     assert [event.state for event in told(run, AttemptEnded)] == ["grown", "done"]
-    said = status_text(read_status(run.root))
-    assert f"nodes    on 3 of 2-3 nodes; grew from 2 to 3 nodes at step {change.step}: node 1 joined" in said
     (cause,) = why(RunReader(run)).causes
-    assert (
-        cause.kind == "more nodes" and f"it grew from 2 to 3 nodes at step {change.step}: node 1 joined." in cause.said
-    )
-    assert changes_told(RunReader(run)) == (f"grew from 2 to 3 nodes at step {change.step}: node 1 joined",)
+    grew = f"grew from 2 to 3 nodes at step {change.step}: node 1 joined"
+    said = status_text(read_status(run.root))
+    assert f"nodes    on 3 of 2-3 nodes; {grew}" in said
+    assert cause.kind == "more nodes" and f"it {grew}." in cause.said
+    advised = shlex.split(VERDICTS["more nodes"].next.format(run=run.root))
+    assert main(advised[1:]) == ExitCode.DONE and grew in " ".join(capfd.readouterr().out.split())
+    assert changes_told(RunReader(run)) == (grew,)
     assert_nearly_equal(run, reference)
 
 
