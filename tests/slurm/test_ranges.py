@@ -67,6 +67,7 @@ def test_an_array_begins_with_what_has_come_grows_shrinks_and_leaves_nothing_in_
     slurm.wait_no_processes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["colocated", "hetjob"])
 def test_a_job_that_has_all_nodes_uses_those_that_slurm_gave(
     slurm: SlurmCluster, reference: Whole, topology: str
