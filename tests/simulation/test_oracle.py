@@ -1,7 +1,11 @@
 """A simulated run beside the real one: the master's own code, real processes and sockets, calls that take the time that
-a table says. Only order and waiting are compared."""
+a table says. Only order and waiting are compared.
 
-from collections.abc import Sequence
+What else the machine has to do can hold a real process up for longer than lies between two calls; so each has three
+tries, of which one has to be as it was simulated.
+"""
+
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,41 +20,66 @@ from hpcrl.simulation.disturbances import Disturbances, NodeLost, When, WorkerKi
 from hpcrl.simulation.simulate import Simulated, simulate
 
 OF_STEP, OF_CALL_S = 0.03, 0.005
+TRIES = 3
 MANY = [pytest.param(graph, seed, marks=pytest.mark.slow) for graph in GRAPHS for seed in range(20)]
 
 
 @pytest.mark.parametrize(("graph", "seed"), [("parallel", 101), ("chain", 102), *MANY])
 def test_workers_do_the_same_in_the_same_order_and_time(graph: str, seed: int, tmp_path: Path) -> None:
     experiment = paced(graph, seed)
-    run = create_run(tmp_path / "run", experiment)
-    assert finish(run, nodes=2) == [0], outputs(run)
-    simulated = simulate(experiment, durations(experiment), rows(experiment))
-    (real,), (made,) = attempts(run), simulated.attempts
-    assert order(made) == order(real)
-    calls = len(real.costs()[-1].calls)
-    expected, found = step_s(made.costs()), step_s(real.costs())
-    assert abs(found - expected) <= OF_STEP * expected + OF_CALL_S * calls, (found, expected, calls)
+    (made,) = simulate(experiment, durations(experiment), rows(experiment)).attempts
+
+    def compare(folder: Path) -> None:
+        run = create_run(folder / "run", experiment)
+        assert finish(run, nodes=2) == [0], outputs(run)
+        (real,) = attempts(run)
+        assert order(made) == order(real)
+        calls = len(real.costs()[-1].calls)
+        expected, found = step_s(made.costs()), step_s(real.costs())
+        assert abs(found - expected) <= OF_STEP * expected + OF_CALL_S * calls, (found, expected, calls)
+
+    once_of(compare, tmp_path)
 
 
 def test_a_killed_worker_costs_the_same_attempts_reads_and_replays(tmp_path: Path) -> None:
     experiment, killed = struck("chain", 7)
-    run = create_run(tmp_path / "run", experiment)
-    strike = Strike(tmp_path, "first", f"worker-{killed.rank}", "worker.call", "KILL", nth=killed.nth)
-    assert finish(run, strike, nodes=2) == [0], outputs(run)
     disturbed = Disturbances(killed=(WorkerKilled(killed.rank, When(killed.at_s)),))
     simulated = simulate(experiment, durations(experiment), rows(experiment), disturbed, replaces_nodes=False)
-    assert_alike(simulated, attempts(run))
+
+    def compare(folder: Path) -> None:
+        run = create_run(folder / "run", experiment)
+        strike = Strike(folder, "first", f"worker-{killed.rank}", "worker.call", "KILL", nth=killed.nth)
+        assert finish(run, strike, nodes=2) == [0], outputs(run)
+        assert_alike(simulated, attempts(run))
+
+    once_of(compare, tmp_path)
 
 
 def test_a_killed_node_costs_the_same_attempts_reads_and_replays(tmp_path: Path) -> None:
     experiment, killed = struck("chain", 8, lost_after_s=6.0)
-    run = create_run(tmp_path / "run", experiment)
     node = killed.rank // 4
-    strike = Strike(tmp_path, "first", f"worker-{killed.rank}", "worker.call", "KILL", f"agent-{node}", killed.nth)
-    assert finish(run, strike, nodes=2) == [75, 0], outputs(run)
     disturbed = Disturbances(lost=(NodeLost(node, When(killed.at_s)),))
     simulated = simulate(experiment, durations(experiment), rows(experiment), disturbed, replaces_nodes=False)
-    assert_alike(simulated, attempts(run))
+
+    def compare(folder: Path) -> None:
+        run = create_run(folder / "run", experiment)
+        strike = Strike(folder, "first", f"worker-{killed.rank}", "worker.call", "KILL", f"agent-{node}", killed.nth)
+        assert finish(run, strike, nodes=2) == [75, 0], outputs(run)
+        assert_alike(simulated, attempts(run))
+
+    once_of(compare, tmp_path)
+
+
+def once_of(compare: Callable[[Path], None], folder: Path) -> None:
+    """What is compared agrees in one of the tries."""
+    for number in range(TRIES):
+        (folder / str(number)).mkdir()
+        try:
+            return compare(folder / str(number))
+        except AssertionError:
+            if number == TRIES - 1:
+                raise
+    return None
 
 
 def assert_alike(simulated: Simulated, real: Sequence[AttemptReader]) -> None:
