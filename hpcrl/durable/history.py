@@ -139,15 +139,21 @@ def read_history(run: RunDirectory, before: int | None = None, recent: int | Non
     """What attempts older than `before` (all, if None) left to believe.
 
     With `recent`, lines older than those on which so many of the newest checkpoints rest are not parsed, where the run
-    says what they amount to.
+    says what they amount to, and no line is damaged or lost among the others: what is said of older ones may have come
+    from that.
     """
     damage: list[str] = []
     published = published_attempts(run, before)
     for number in published:
         adopted = _read_adopted(run, number, damage)
         if adopted is not None:
+            known = History(number, published[0], files=adopted.files, damage=tuple(damage))
             older = None if recent is None else find_older(run, number, adopted, recent)
-            return _believe(run, History(number, published[0], files=adopted.files, older=older), adopted, damage)
+            if older is not None:
+                found = _believe(run, replace(known, older=older), adopted)
+                if all(line.event is not None for line in found.lines[:-1]):
+                    return found
+            return _believe(run, known, adopted)
     return History(published=max(published, default=None), damage=tuple(damage))
 
 
@@ -236,8 +242,9 @@ def _read_adopted(run: RunDirectory, number: int, damage: list[str]) -> Adopted 
     return adopted if isinstance(adopted, Adopted) else None
 
 
-def _believe(run: RunDirectory, history: History, adopted: Adopted, damage: list[str]) -> History:
+def _believe(run: RunDirectory, history: History, adopted: Adopted) -> History:
     """The history with its lines; so far it knows what they follow."""
+    damage = list(history.damage)
     prefixes = {prefix.attempt: prefix for prefix in adopted.prefixes}
     journals, lines = dict[int, JournalPart](), list[Line]()
     older = None if history.older is None else history.older.lines
