@@ -22,6 +22,7 @@ from hpcrl.inspect.views.diff import diff
 from hpcrl.inspect.views.memory import memory
 from hpcrl.inspect.views.report import Report, report
 from hpcrl.inspect.views.resources import resources
+from hpcrl.inspect.views.settings import settings_of
 from hpcrl.inspect.views.steps import steps
 from hpcrl.inspect.views.stragglers import stragglers
 from hpcrl.inspect.views.summary import summary
@@ -44,6 +45,7 @@ VIEWS: Mapping[str, tuple[Make, str]] = {
         "why each attempt ended: which process began it, the evidence, what to type next",
     ),
     "resources": (lambda reader, _: resources(reader), "what nodes and workers used at most, and how much was left"),
+    "settings": (lambda reader, _: settings_of(reader), "what it is set to, and what each resume has changed"),
     "stragglers": (lambda reader, _: stragglers(reader), "the workers that others waited for, and their nodes"),
     "diff": (
         lambda reader, given: diff(reader, _other(given)),

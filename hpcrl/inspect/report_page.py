@@ -17,9 +17,9 @@ from hpcrl.inspect.plots import Drawn, panels_of_a_page, smoothed_over
 from hpcrl.inspect.progress import sparkline
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.report_markup import PAGE, SCRIPT, STYLES
-from hpcrl.inspect.report_settings import in_short, settings_section
 from hpcrl.inspect.sample_markup import DATA, samples_markup, scale, shades_are
 from hpcrl.inspect.sample_markup import STYLES as SAMPLE_STYLES
+from hpcrl.inspect.settings_text import in_short, settings_section
 from hpcrl.inspect.timeline_page import MOST_SEGMENTS, timeline_body
 from hpcrl.inspect.verdicts import VERDICTS
 from hpcrl.inspect.view_tables import (

@@ -15,6 +15,7 @@ from hpcrl.inspect.audit_text import render_audit
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.diff_text import render_diff
 from hpcrl.inspect.evaluation_table import evaluation_table
+from hpcrl.inspect.settings_text import render_settings
 from hpcrl.inspect.tables import shown
 from hpcrl.inspect.timeline_text import render_timeline
 from hpcrl.inspect.view_tables import (
@@ -38,6 +39,7 @@ from hpcrl.inspect.views.evaluation import Evaluation
 from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
 from hpcrl.inspect.views.resources import Resources
+from hpcrl.inspect.views.settings import Settings
 from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import Stragglers
 from hpcrl.inspect.views.summary import Summary
@@ -187,6 +189,7 @@ RENDERERS: Mapping[type, Callable[[Any], RenderableType]] = {
     Exports: _exports,
     Evaluation: evaluation_table,
     Resources: _resources,
+    Settings: render_settings,
     Timeline: render_timeline,
     Diff: render_diff,
     Audit: render_audit,

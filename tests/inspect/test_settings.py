@@ -1,13 +1,16 @@
 """What a run is set to, as its report shows it."""
 
+import io
 from pathlib import Path
 
+from rich.console import Console
 from support.made_run import MadeRun
 
 from hpcrl.config.changes import with_settings
 from hpcrl.data.user_code import CodeSetting, UserCode
 from hpcrl.inspect.reader import RunReader
-from hpcrl.inspect.report_settings import settings_section
+from hpcrl.inspect.settings_text import settings_section
+from hpcrl.inspect.terminal import show
 from hpcrl.inspect.views.settings import settings_of
 
 
@@ -36,3 +39,10 @@ def test_settings_are_those_that_differ_from_defaults_and_what_each_version_chan
     assert version.code[0].lines == ["@@ -2 +2 @@", "-    return 1", "+    return 2"]
     said = settings_section(view)["versions"][1]
     assert said["changes"] == ["actor.optimizer.lr = 0.5 (was 1e-6)"] and "no step has ended" in said["since"]
+    out = io.StringIO()
+    show(view, Console(file=out, width=200))
+    shown = out.getvalue().splitlines()
+    assert any(line.split() == ["actor.optimizer.lr", "0.5", "1e-6"] for line in shown)
+    assert f"{len(view.every) - len(view.own)} other settings as by default: --json" in shown
+    later = shown[next(i for i, line in enumerate(shown) if line.startswith("settings 2, no step has ended")) + 1 :]
+    assert later[0] == "  actor.optimizer.lr = 0.5 (was 1e-6)" and later[-1] == "    +    return 2"

@@ -22,6 +22,7 @@ from hpcrl.inspect.terminal import show
 from hpcrl.inspect.utilisation import newest_peaks
 from hpcrl.inspect.views.memory import CallMemory, Memory, memory
 from hpcrl.inspect.views.resources import NodePeak, Resources, WorkerPeak, resources
+from hpcrl.inspect.views.settings import Settings
 from hpcrl.inspect.views.steps import Steps, steps
 from hpcrl.inspect.views.stragglers import Stragglers, stragglers
 from hpcrl.inspect.views.summary import Summary, summary
@@ -208,6 +209,7 @@ VIEWS: dict[str, Any] = {
     "memory": Memory,
     "why": Why,
     "resources": Resources,
+    "settings": Settings,
     "stragglers": Stragglers,
 }
 
@@ -221,6 +223,7 @@ SHOWN = {
     "memory": "3.00 GiB",
     "why": "No attempt ended early",
     "resources": "5.00 GiB",
+    "settings": "data.batch_size",
     "stragglers": "--exclude=n002",
 }
 
@@ -233,7 +236,7 @@ def test_each_view_is_json_of_its_type_and_text(name: str, tmp_path: Path, capsy
     assert inspect.run([str(root), name]) == 0
     text = capsys.readouterr().out
     assert SHOWN[name] in text
-    if name in ("summary", "timeline", "why"):
+    if name in ("summary", "timeline", "why", "settings"):
         with pytest.raises(ConfigurationError, match=f"The view {name} is no table"):
             inspect.run([str(root), name, "--csv"])
         return
