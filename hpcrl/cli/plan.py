@@ -50,7 +50,8 @@ def run(words: Sequence[str]) -> int:
     from hpcrl.data.indexes import ScratchIndexes
     from hpcrl.launch.preflight import check_inputs
 
-    capacity = check_inputs(experiment, Path(run_directory(experiment)).absolute(), ScratchIndexes())
+    place = Path(run_directory(experiment)).absolute()
+    capacity = check_inputs(experiment, place, ScratchIndexes(), planning=True)
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
     counts = list(on_each_number(experiment)) if experiment.cluster.is_elastic else []

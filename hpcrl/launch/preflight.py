@@ -20,7 +20,7 @@ from hpcrl.data.user_code import UserCode, code_places, collect_code
 from hpcrl.dataflow.graph import changes
 from hpcrl.durable.code import staged, with_code
 from hpcrl.durable.place import nearest_folder
-from hpcrl.errors import DataError, HpcrlError, UserCodeError
+from hpcrl.errors import ConfigurationError, DataError, HpcrlError, UserCodeError
 from hpcrl.families.reader import read_config
 from hpcrl.families.stored import check_tensors
 from hpcrl.launch.launcher import Launcher, declaration_of, launcher_for
@@ -41,11 +41,13 @@ def check_inputs(
     indexes: Indexes,
     code: UserCode | None = None,
     launcher: Launcher | None = None,
+    planning: bool = False,
 ) -> Capacity | None:
     """Raise what a run in `root` would end with as soon as it read its inputs. The experiment is valid.
 
-    `code` takes the place of what its settings name; `launcher` is the one of the run, where it is known. Returns the
-    memory that its processes will have, where somebody can say.
+    `code` takes the place of what its settings name; `launcher` is the one of the run, where it is known. Who is
+    `planning` writes nothing: that the disk has no room is then said, not raised. Returns the memory that its
+    processes will have, where somebody can say.
 
     Raises:
         ConfigurationError: models that cannot fit the memory of their workers, checkpoints that cannot fit the disk.
@@ -55,13 +57,14 @@ def check_inputs(
     algorithm = algorithm_of(experiment)
     tokens = algorithm.batch(experiment).tokens
     capacity = _check_memory(experiment, launcher)
+    disk_doubts = _disk_lacks if planning else _disk_doubts
     if tokens is None:
-        _say(_disk_doubts(experiment, root))
+        _say(disk_doubts(experiment, root))
     _check_weights(experiment, algorithm)
     datasets = open_datasets(experiment, algorithm.rows, indexes)
     if tokens is not None:
         lengths = datasets["train"].row_lengths()
-        _say(_disk_doubts(experiment, root, max(1, min(len(lengths), int(tokens / lengths.mean())))))
+        _say(disk_doubts(experiment, root, max(1, min(len(lengths), int(tokens / lengths.mean())))))
     first = {name: dataset.look() for name, dataset in datasets.items()}
     called = algorithm.called(experiment)
     code = code or collect_code(code_places(experiment), experiment.code.files)
@@ -119,6 +122,14 @@ def _disk_doubts(experiment: ExperimentConfig, root: Path, rows: int = 1) -> Ite
     if folder == Path(folder.anchor) or not folder.is_dir():
         return  # A plan may be made where the cluster's disks are not.
     yield from check_room(experiment, shutil.disk_usage(folder).free, f"the disk of {folder}", rows)
+
+
+def _disk_lacks(experiment: ExperimentConfig, root: Path, rows: int = 1) -> Iterator[str]:
+    """The same with what would be raised."""
+    try:
+        yield from _disk_doubts(experiment, root, rows)
+    except ConfigurationError as error:
+        yield from (f"a run there would be refused: {problem}" for problem in error.problems)
 
 
 def _check_weights(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> None:

@@ -177,12 +177,19 @@ def disk(monkeypatch):
 
 def test_a_disk_without_room_for_one_checkpoint_is_refused_with_figures_and_setting(config, capsys, disk):
     disk(100_000)
-    code, said = refusals(config, capsys)
-    assert code == ExitCode.CONFIGURATION
+    for options in (["--dry-run"], []):
+        assert main(["submit", config, *options, "--cluster", "local"]) == ExitCode.CONFIGURATION
+        said = capsys.readouterr().err
+        assert not Path("runs").exists()
     assert "one checkpoint takes 415.14 KiB (actor 207.38 KiB, critic 207.76 KiB), but the disk of " in said
     assert f"{Path.cwd()} has 97.66 KiB free. Free some space there, or set run_root (or --run-dir)" in said
+    assert main(["plan", config]) == ExitCode.DONE
+    planned = capsys.readouterr()
+    assert f"note: a run there would be refused: {said.removeprefix('hpcrl: ')}" in planned.err
+    assert "On disk, at most: 3 checkpoints" in planned.out
     disk(500_000)
     assert main(["plan", config]) == ExitCode.DONE
+    assert "would be refused" not in capsys.readouterr().err
 
 
 def test_a_disk_without_room_for_the_checkpoints_to_be_kept_is_said(config, capsys, disk):
