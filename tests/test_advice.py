@@ -1397,7 +1397,7 @@ ELSEWHERE = {
     "placement/search_inputs.py: Give a profile of the devices that the run will have, or set cluster.device.": (
         SEARCHED
     ),
-    "placement/search_inputs.py: Give the file of a profile.": SEARCHED,
+    "placement/search_inputs.py: Give the JSON file that `hpcrl profile CONFIG --out FILE` writes.": SEARCHED,
     "placement/search_inputs.py: Leave search.device out, or set cluster.device.": SEARCHED,
     "placement/search_inputs.py: Name a run's directory, or a file.": SEARCHED,
     "placement/search_inputs.py: Set search.device to one of these, or search.profile.": SEARCHED,

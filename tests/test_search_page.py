@@ -75,7 +75,11 @@ REFUSED = (
     ((*CUDA, "--device", "T4"), "actor.dtype = bf16, but of bf16 nothing is known of T4", TWO),
     ((*CPU, "--device", "H100"), "search.device = H100 is a GPU, but cluster.device = cpu.", TWO),
     ((*CPU, "--profile", "gone.json"), "gone.json cannot be read", (*TWO[:-2], "--profile", "h100.json")),
-    ((*CPU, "--profile", "rows.jsonl"), "rows.jsonl is no profile", (*TWO[:-2], "--profile", "h100.json")),
+    (
+        (*CPU, "--profile", "rows.jsonl"),
+        "is no profile: it is JSON of something else",
+        (*TWO[:-2], "--profile", "h100.json"),
+    ),
     ((*CPU, "--profile", "h100.json"), "h100.json is of H100, but cluster.device = cpu", TWO),
     ((*TWO, "--lengths", "gone"), "gone does not exist.", (*TWO, "--lengths", "lengths.jsonl")),
     ((*TWO, "--proposals", "0"), "search.proposals = 0 must be at least 1", TWO),

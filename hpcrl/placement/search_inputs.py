@@ -65,16 +65,7 @@ def _rates(experiment: Any, profile: str | None, device: str | None) -> Rates:
 
 
 def _profiled(experiment: Any, path: Path) -> Rates:
-    try:
-        rates = rates_from_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(
-            [f"search.profile = {path} cannot be read: {error.strerror}."], "Give the file of a profile."
-        ) from None
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(
-            [f"search.profile = {path} is no profile: {error}."], "Give the file of a profile."
-        ) from None
+    rates = read_profile(path, "search.profile")
     if found := [*_other_device(experiment, rates), *differences(experiment, rates, installed_torch())]:
         raise ConfigurationError(
             [f"search.profile = {path} does not fit: {it}." for it in found],
@@ -87,6 +78,44 @@ def _profiled(experiment: Any, path: Path) -> Rates:
             "Give a profile of the devices that the run will have, or set cluster.device.",
         )
     return rates
+
+
+def read_profile(path: Path, said: str) -> Rates:
+    """`said`: the setting or option that names it. Raises ConfigurationError."""
+    text = b""
+    try:
+        text = path.read_bytes()
+        return rates_from_json(text)
+    except OSError as error:
+        lacks = f"cannot be read: {error.strerror}"
+    except msgspec.DecodeError as error:
+        lacks = f"is no profile: {_what_it_is(text, error)}"
+    raise ConfigurationError(
+        [f"{said} = {path} {lacks}."],
+        "Give the JSON file that `hpcrl profile CONFIG --out FILE` writes.",
+    )
+
+
+def _what_it_is(text: bytes, error: msgspec.DecodeError) -> str:
+    """Of a file, instead of a profile."""
+    begins = text.lstrip()[:1]
+    if not begins:
+        return "it is empty"
+    if b"\0" in text or not _is_text(text):
+        return "it is not text"
+    if begins != b"{":
+        return "it is not JSON"
+    if isinstance(error, msgspec.ValidationError):
+        return f"it is JSON of something else ({error})"
+    return "it is not whole" if "truncated" in str(error) else f"it is damaged JSON ({error})"
+
+
+def _is_text(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _other_device(experiment: Any, rates: Rates) -> Iterator[str]:
