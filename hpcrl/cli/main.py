@@ -120,7 +120,8 @@ def _help() -> str:
         f"commands:\n{commands}\n\n"
         "  hpcrl plan ppo.yaml                      what would be run\n"
         "  hpcrl submit ppo.yaml --actor.optimizer.lr 1e-6   settings on the command line win over the file\n"
-        "  hpcrl submit ppo.yaml --help             every setting, with its default\n"
+        "  hpcrl submit ppo.yaml --help             every setting of its algorithm, with its default\n"
+        "  hpcrl submit --algorithm grpo --help     the same of another algorithm\n"
         "  hpcrl COMMAND --help                     more on a command"
     )
 

@@ -48,12 +48,11 @@ def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: 
     known = names(ALGORITHMS)
     algorithm = _named_algorithm(words, overrides) or known[0]
     listing = _listing(algorithm, lambda setting: True)
-    others = ", ".join(name for name in (*known, "file.py:NAME") if name != algorithm)
     return (
         f"{parser.format_help()}\n"
         f"Settings of algorithm {algorithm}; write them in the file without the dashes, or here, where they win.\n"
         f"--nodes N is short for --cluster.nodes N, --cluster TYPE for --cluster.type TYPE.\n"
-        f"For another algorithm's settings add `--algorithm NAME`: {others}.\n"
+        f"{_of_another(parser, algorithm)}"
         f"{listing.partition('general:')[2]}"
     )
 
@@ -68,12 +67,11 @@ def help_with_changes(
     anytime = _listing(algorithm, lambda setting: setting.change is ChangeClass.PLACEMENT)
     numbers = _listing(algorithm, lambda setting: setting.change is ChangeClass.NUMBERS)
     forked = _listing(algorithm, lambda setting: setting.change is ChangeClass.FORK)
-    others = ", ".join(name for name in (*known, "file.py:NAME") if name != algorithm)
     return (
         f"{parser.format_help()}\n"
         f"What may change in a run of algorithm {algorithm}. What you change stays so for later resumes; what is not\n"
         "given stays as it was, whatever default is shown here. All else is what the run is, and stays.\n"
-        f"For another algorithm's settings add `--algorithm NAME`: {others}.\n"
+        f"{_of_another(parser, algorithm)}"
         "--nodes N is short for --cluster.nodes N, --cluster TYPE for --cluster.type TYPE.\n\n"
         "1. Where and how it runs, and what it keeps. Replays follow it too. A role's mesh and layout have to change\n"
         f"where they name workers that there are no longer.\n\n{anytime}\n"
@@ -81,6 +79,12 @@ def help_with_changes(
         f"{numbers}"
         + (f"\n3. What a new run alone may have otherwise, as its steps begin anew.\n\n{forked}" if of_a_fork else "")
     )
+
+
+def _of_another(parser: ArgumentParser, algorithm: str) -> str:
+    """What to type for the settings of the others."""
+    others = [name for name in (*names(ALGORITHMS), "file.py:NAME") if name != algorithm]
+    return f"Those of another algorithm: `{parser.prog} --algorithm {others[0]} --help`, or {', '.join(others[1:])}.\n"
 
 
 def _listing(algorithm: str, shown: Callable[[Setting], bool]) -> str:

@@ -74,6 +74,22 @@ def test_help_is_about_the_algorithm_of_the_file(tmp_path):
     assert "--toy.width" in help_with_settings(command_parser("plan", "Plan."), [str(path)], [])
 
 
+SHOWS_OTHERS = re.compile(r"`?hpcrl (\w+ --algorithm (\w+) --help)\b")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["submit", "--help"], ["search", "--help"], ["resume", "--help"]])
+def test_help_shows_how_to_get_the_settings_of_another_algorithm(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == ExitCode.DONE
+    (shown,) = SHOWS_OTHERS.finditer(capsys.readouterr().out)
+    assert main(shown[1].split()) == ExitCode.DONE
+    said = capsys.readouterr().out
+    assert f"of algorithm {shown[2]}" in said
+    (another,) = SHOWS_OTHERS.finditer(said)
+    assert another[2] != shown[2]
+
+
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "template"])
 def test_help_is_in_plain_words(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == ExitCode.DONE

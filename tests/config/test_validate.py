@@ -32,7 +32,10 @@ def problems_of(experiment):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["cluster.nodes=0"], "cluster.nodes = 0 must be a whole number from 1, or a range such as 2-8, the least first"),
+        (
+            ["cluster.nodes=0"],
+            "cluster.nodes = 0 must be a whole number from 1, or a range such as 2-8, the least first",
+        ),
         (["cluster.start_timeout_s=0"], "cluster.start_timeout_s = 0.0 must be a finite number above 0"),
         (["cluster.lost_after_s=2"], "at least three heartbeats, 3 · 1 s"),
         (["cluster.orphan_timeout_s=2"], "cluster.orphan_timeout_s = 2"),
