@@ -32,6 +32,7 @@ import scale
 import scripts
 import served
 import shares
+import simulation
 import slurm
 import spills
 import views
@@ -276,6 +277,13 @@ SECTIONS: Mapping[str, Section] = {
         "fourth, and another takes its place at once. CPU seconds are those of all of the master's threads, encryption "
         "included, from one step's close to the next; the step with the loss is left out.",
         lambda work, _: scale.scale(work),
+    ),
+    "simulation": Section(
+        "Simulating a run",
+        "`hpcrl.simulation` with the cost model of H100s: PPO with models of 7B in d128t8, 4,096 rows a step, a "
+        "checkpoint every ten steps; nodes are lost in steps 20, 50 and 80, and replaced a minute later. A process of "
+        "its own, all of it counted.",
+        lambda work, _: simulation.simulations(work),
     ),
     "slurm": Section(
         "On Slurm",

@@ -1,6 +1,7 @@
 """What workers measure as they execute: seconds by kind of work, tokens, bytes, operations, memory. Pure values."""
 
 from collections.abc import Sequence
+from operator import add, attrgetter
 
 import msgspec
 
@@ -27,7 +28,7 @@ class Seconds(msgspec.Struct, frozen=True, omit_defaults=True):
     """Letting go of what other calls need the memory of; within `execute`."""
 
     def __add__(self, other: "Seconds") -> "Seconds":
-        return Seconds(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+        return Seconds(*map(add, _seconds(self), _seconds(other)))
 
 
 class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,11 +53,12 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     """The same at the call's end. A maximum."""
 
     def __add__(self, other: "Figures") -> "Figures":
-        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
-        return Figures(**{name: max(one, two) if name in MAXIMA else one + two for name, one, two in pairs})
+        return Figures(*[both(*pair) for both, *pair in zip(_JOINED, _figures(self), _figures(other), strict=True)])
 
 
 MAXIMA = ("longest", "peak", "held")
+_JOINED = tuple(max if name in MAXIMA else add for name in Figures.__struct_fields__)
+_seconds, _figures = (attrgetter(*of.__struct_fields__) for of in (Seconds, Figures))
 
 Packed = tuple[float, ...]
 """Figures as bare numbers, seconds last; zeroes at the end are left out. Nothing at all of what nobody has measured."""

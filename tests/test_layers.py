@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "hpcrl"
 LAYERS = (
     (
         *("errors", "events", "member_events", "event_log", "costs", "foreign", "processes", "plugins", "scratch"),
-        *("stacks", "stamps", "whereabouts", "figures", "progress", "phases", "cost_fold"),
+        *("stacks", "stamps", "whereabouts", "figures", "progress", "phases", "cost_fold", "garbage"),
     ),
     ("config", "dataflow", "families", "backends", "nameresolve"),
     ("data", "rewards", "ops"),

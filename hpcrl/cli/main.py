@@ -1,7 +1,6 @@
 """`hpcrl COMMAND …`: finds the command's file and turns its errors into plain words and an exit code."""
 
 import errno
-import gc
 import importlib
 import io
 import os
@@ -12,6 +11,7 @@ from types import MappingProxyType, ModuleType
 from hpcrl import __version__
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.foreign import plain
+from hpcrl.garbage import uncollected
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -93,13 +93,8 @@ def _run(words: Sequence[str]) -> int:
 
 def _loaded(command: str) -> ModuleType:
     """The command's file. What is imported stays, so nobody looks for garbage among it meanwhile."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         return importlib.import_module(f"hpcrl.cli.{command}")
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _describe(error: HpcrlError) -> str:

@@ -18,22 +18,28 @@ class Key(NamedTuple):
 
 
 class RowTable:
-    """Holders of each row, by (step, call that made it), key and sample id."""
+    """Holders of each row, by (step, call that made it), key and sample id.
+
+    Keys that are always put together have one table. In a table, equal holders are one object.
+    """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[int, str], dict[str, dict[str, Holders]]] = defaultdict(lambda: defaultdict(dict))
+        self._rows: dict[tuple[int, str], dict[str, dict[str, Holders]]] = defaultdict(dict)
         self._lengths: dict[tuple[int, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+        self._known: dict[tuple[int, str], dict[Holders, Holders]] = defaultdict(dict)
 
     def put(self, step: int, call: str, keys: Sequence[str], ids: Collection[str], holder: Holder) -> None:
         """One more holder of these rows, farther away than those that are known."""
-        for key in keys:
-            rows = self._rows[step, call][key]
-            grown: dict[int, tuple[Holders, Holders]] = {}
+        known = self._known[step, call]
+        for rows in _tables(self._rows[step, call], keys):
+            grown: dict[int, Holders] = {}
             for sample_id in ids:
                 before = rows.get(sample_id, ())
-                if id(before) not in grown:
-                    grown[id(before)] = before, (*before, holder)
-                rows[sample_id] = grown[id(before)][1]
+                after = grown.get(id(before))
+                if after is None:
+                    made = (*before, holder)
+                    after = grown[id(before)] = known.setdefault(made, made)
+                rows[sample_id] = after
 
     def measured(self, step: int, call: str, meta: SampleMeta) -> None:
         """How long the rows are that a call has made."""
@@ -42,7 +48,7 @@ class RowTable:
 
     def forget(self, before_step: int) -> None:
         """Nobody asks for rows of the steps before this one any more."""
-        for known in (self._rows, self._lengths):
+        for known in (self._rows, self._lengths, self._known):
             for made in [made for made in known if made[0] < before_step]:
                 del known[made]
 
@@ -53,28 +59,50 @@ class RowTable:
 
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
-        wanted: dict[tuple[str, Holders, tuple[str, ...]], list[str]] = {}
+        together: dict[tuple[str, int], list[str]] = defaultdict(list)
         for call, key in keys if ids else ():
-            for holders, together in _by_holders(self._rows[step, call][key], ids).items():
-                wanted.setdefault((call, holders, tuple(together)), []).append(key)
+            together[call, id(self._rows[step, call][key])].append(key)
+        wanted: dict[tuple[str, int, tuple[str, ...]], tuple[Holders, list[str]]] = {}
+        for (call, _), alike in together.items():
+            for holders, rows in _by_holders(self._rows[step, call][alike[0]], ids):
+                wanted.setdefault((call, id(holders), tuple(rows)), (holders, []))[1].extend(alike)
+        mine = InMemory(reader)
         return tuple(
-            RowSource(step, call, tuple(together), rows, _nearest_first(holders, reader))
-            for (call, holders, rows), together in wanted.items()
+            RowSource(step, call, tuple(alike), rows, _nearest_first(holders, mine))
+            for (call, _, rows), (holders, alike) in wanted.items()
         )
 
 
-def _by_holders(rows: Mapping[str, Holders], ids: Sequence[str]) -> dict[Holders, list[str]]:
-    """Rows that were put together have one and the same holders: few of them are compared."""
-    same: dict[int, list[str]] = defaultdict(list)
+def _tables(of_call: dict[str, dict[str, Holders]], keys: Sequence[str]) -> list[dict[str, Holders]]:
+    """Those that have these keys and no others."""
+    having: dict[int, list[str]] = defaultdict(list)
+    for key, rows in of_call.items():
+        having[id(rows)].append(key)
+    new: dict[str, Holders] = {}
+    found: dict[int, dict[str, Holders]] = {}
+    for key in keys:
+        rows = of_call.get(key, new)
+        own = found.get(id(rows))
+        if own is None:
+            own = found[id(rows)] = rows if set(having[id(rows)]) <= set(keys) else dict(rows)
+        of_call[key] = own
+    return list(found.values())
+
+
+def _by_holders(rows: Mapping[str, Holders], ids: Sequence[str]) -> list[tuple[Holders, list[str]]]:
+    """The ids of each of the holders, in the order in which they come first."""
+    found: dict[int, tuple[Holders, list[str]]] = {}
     for sample_id in ids:
-        same[id(rows[sample_id])].append(sample_id)
-    found: dict[Holders, list[str]] = defaultdict(list)
-    for together in same.values():
-        found[rows[together[0]]] += together
-    return found
+        holders = rows[sample_id]
+        together = found.get(id(holders))
+        if together is None:
+            together = found[id(holders)] = holders, []
+        together[1].append(sample_id)
+    return list(found.values())
 
 
-def _nearest_first(holders: Holders, reader: int) -> Holders:
+def _nearest_first(holders: Holders, mine: InMemory) -> Holders:
     """The reader's own memory before all others, which stay in their order."""
-    mine = InMemory(reader)
-    return (mine, *(holder for holder in holders if holder != mine)) if mine in holders[1:] else holders
+    if len(holders) == 1 or mine not in holders[1:]:
+        return holders
+    return (mine, *(holder for holder in holders if holder != mine))

@@ -27,10 +27,11 @@ class VirtualClock:
     def at(self, moment_ns: int, action: Action) -> None:
         """Plan something; what is past happens next."""
         moment_ns = max(moment_ns, self.now_ns)
-        if moment_ns not in self._due:
-            self._due[moment_ns] = []
+        due = self._due.get(moment_ns)
+        if due is None:
+            due = self._due[moment_ns] = []
             heapq.heappush(self._moments, moment_ns)
-        self._due[moment_ns].append(action)
+        due.append(action)
 
     def after(self, delay_ns: int, action: Action) -> None:
         self.at(self.now_ns + delay_ns, action)

@@ -102,12 +102,11 @@ class Cluster:
 
     def say(self, identity: bytes, body: Message) -> None:
         """To the master, if whoever says it lives until it arrives."""
+        self._clock.after(MESSAGE_NS, partial(self._arrive, identity, body))
 
-        def arrive() -> None:
-            if identity in self._hear:
-                self._inbox.append((identity, body))
-
-        self._clock.after(MESSAGE_NS, arrive)
+    def _arrive(self, identity: bytes, body: Message) -> None:
+        if identity in self._hear:
+            self._inbox.append((identity, body))
 
     # ── what is planned ───────────────────────────────────────────────────────────────────────────────────────────────
     def begin(self, seed: int) -> None:

@@ -58,23 +58,24 @@ class DrawnRows:
 
     def __init__(self, rows: int, per_row: int, lengths: Lengths, seed: int) -> None:
         self._per_row = per_row
-        self._prompts, self._responses = lengths.drawn(rows, per_row, seed)
+        prompts, responses = lengths.drawn(rows, per_row, seed)
+        self._prompts, self._whole = prompts.tolist(), (prompts + responses).tolist()
         self.ids = tuple(str(row) for row in range(rows))
+        self._places: dict[str, int] = {}
 
     def look(self) -> tuple[str, ...]:
         return self.ids
 
     def lengths(self, samples: Sequence[str]) -> list[int]:
         """Of their prompts."""
-        return [int(self._prompts[self._at(sample)]) for sample in samples]
+        return [self._prompts[self._at(sample)] for sample in samples]
 
     def row_lengths(self) -> np.ndarray:
-        return self._prompts[:: self._per_row].astype(np.int64)
+        return np.array(self._prompts[:: self._per_row], np.int64)
 
     def whole(self, sample: str) -> int:
         """Tokens of a prompt and its response."""
-        at = self._at(sample)
-        return int(self._prompts[at] + self._responses[at])
+        return self._whole[self._at(sample)]
 
     def rows(self, samples: Sequence[str]) -> SequenceSample:
         raise NotImplementedError("nobody reads rows in a simulation")
@@ -83,8 +84,11 @@ class DrawnRows:
         raise NotImplementedError("nobody reads texts in a simulation")
 
     def _at(self, sample: str) -> int:
-        number = int(sample.rpartition("#")[2]) if "#" in sample else 0
-        return int(row_of(sample)) * self._per_row + number
+        found = self._places.get(sample)
+        if found is None:
+            number = int(sample.rpartition("#")[2]) if "#" in sample else 0
+            found = self._places[sample] = int(row_of(sample)) * self._per_row + number
+        return found
 
 
 def drawn_rows(experiment: Any, lengths: Lengths, steps: int, seed: int) -> Rows:

@@ -14,6 +14,7 @@ from hpcrl.dataflow.graph import changes
 from hpcrl.durable.journal import Broken, Closed, Event, Stopped, Trained
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.events import AttemptEnded
+from hpcrl.garbage import uncollected
 from hpcrl.master.allocation import EVERYTHING, Absence, AllocationWatch
 from hpcrl.master.attempt import Attempt
 from hpcrl.master.ending import Ending
@@ -85,7 +86,8 @@ def simulate(
     """
     cluster, plan = experiment.cluster, plan_for(experiment)
     disturbances.refuse_unknown(cluster.nodes, len(plan.workers), experiment.control.steps)
-    return _Run(experiment, durations, rows, disturbances, replaces_nodes).to_the_end(seed)
+    with uncollected():
+        return _Run(experiment, durations, rows, disturbances, replaces_nodes).to_the_end(seed)
 
 
 class Inline(Executor):
@@ -277,7 +279,8 @@ class _Run:
 def _restless(members: Members, cluster: Cluster) -> bool:
     """Whether the master waits for what no message tells."""
     known = members.losses or members.failures or members.draining or members.missing
-    return bool(known) or bool(cluster.silent & {member.identity for member in members.everybody})
+    silent = cluster.silent and cluster.silent & {member.identity for member in members.everybody}
+    return bool(known or silent)
 
 
 def _broken_in(events: list[Event]) -> frozenset[Broken]:
