@@ -26,12 +26,14 @@ from hpcrl.placement.shards import stage_parameters
 
 KINDS = 2**31
 """More than there are."""
+AT_ONCE = 2**17
+"""Numbers of an array with which pairs of places are reckoned together."""
 PACKED = 2
 """How often a byte that is sent or received is copied besides."""
 
 
 class _Traffic(NamedTuple):
-    """Bytes that workers send and receive at a time, [R] each."""
+    """Bytes that workers send and receive at a time, [R] or [B, R] each."""
 
     near_sent: np.ndarray
     near_received: np.ndarray
@@ -73,27 +75,18 @@ class MoveCosts:
             ]
             table = np.array(sums, np.float64).reshape(world, 4).T * self.size
             rounds.append(_Traffic(table[0], table[2], table[1], table[3]))
-        return round(self._lasting(rounds, copied))
+        return round(float(self._lasting(rounds, copied)))
 
     def matrix(self, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
         """int64 [homes, places]. Pairs that only nodes' order distinguishes are reckoned once."""
         nodes = 1 + max(max(place.ranks) for place in (*homes, *places)) // self.slots
-        of_homes, of_places = ([self._side(it, nodes) for it in of] for of in (homes, places))
-        own_PN = np.array([side.kind_N for side in of_places])
-        found = np.zeros((len(homes), len(places)), np.int64)
-        for row, home in enumerate(of_homes):
-            pair_PN = home.kind_N * KINDS + own_PN
-            sorted_PN = np.sort(pair_PN, axis=1)
-            _, firsts, of_pair = np.unique(sorted_PN, axis=0, return_index=True, return_inverse=True)
-            reckoned = [self._once(sorted_PN[i].tobytes(), home, of_places[i], pair_PN[i]) for i in firsts.tolist()]
-            found[row] = np.array(reckoned)[of_pair.reshape(-1)]
-        return found
-
-    def _once(self, pairs: bytes, home: "_Side", place: "_Side", pair_N: np.ndarray) -> int:
-        if pairs not in self._made:
-            self._made[pairs] = 0 if home.is_as(place) else self._nearly(home, place, pair_N)
-        found: int = self._made[pairs]
-        return found
+        of_homes, of_places = (_Sides.of([self._side(it, nodes) for it in of]) for of in (homes, places))
+        names_HP = np.stack([_names(kind_N * KINDS + of_places.kind_XN) for kind_N in of_homes.kind_XN])
+        names, firsts, of_pair = np.unique(names_HP, return_index=True, return_inverse=True)
+        new = np.array([i for i, name in enumerate(names.tolist()) if name not in self._made], np.int64)
+        lasting = self._reckoned(of_homes, of_places, *np.divmod(firsts[new], len(places)))
+        self._made.update(zip(names[new].tolist(), lasting.tolist(), strict=True))
+        return np.array([self._made[name] for name in names.tolist()], np.int64)[of_pair].reshape(names_HP.shape)
 
     def _side(self, place: Placed, nodes: int) -> "_Side":
         """Of a node, what its workers have there gets a number, the same wherever they have the same."""
@@ -106,28 +99,52 @@ class MoveCosts:
         of_nodes = [kinds.setdefault((place.layout, place.backend, it.tobytes()), len(kinds)) for it in has_NS]
         return _Side(layout, stage_W, cut_W, np.array(of_nodes))
 
-    def _nearly(self, home: "_Side", place: "_Side", pair_N: np.ndarray) -> int:
-        """Of nodes that have the same, one is reckoned with, as many times as there are."""
-        _, node_N, times_N = np.unique(pair_N, return_index=True, return_counts=True)
-        shape = home.layout.tp, home.layout.pp, place.layout.tp, place.layout.pp
-        if shape not in self._cells:
-            groups = _groups(self.config, home.layout.pp, place.layout.pp)
-            self._cells[shape] = _Cells.of(groups, home.layout, place.layout)
-        cells = self._cells[shape]
-        workers = (node_N[:, None] * self.slots + np.arange(self.slots)).reshape(-1)
-        source, target = (cells.held(number, side, workers) for number, side in enumerate((home, place)))
-        rounds, copied = _shared_out(cells.numel_C, source, target, times_N)
-        scaled = [_Traffic(*(each * self.size for each in traffic)) for traffic in rounds]
-        return round(self._lasting(scaled, copied * self.size))
+    def _reckoned(self, homes: "_Sides", places: "_Sides", home_U: np.ndarray, place_U: np.ndarray) -> np.ndarray:
+        """Of these pairs, int64 [U]: those that cut a model alike at once."""
+        found = np.zeros(len(home_U), np.int64)
+        shapes_UL = np.concatenate([homes.shape_XL[home_U], places.shape_XL[place_U]], axis=1)
+        pair_UN = homes.kind_XN[home_U] * KINDS + places.kind_XN[place_U]
+        order_UN = np.argsort(pair_UN, axis=1, kind="stable")
+        sorted_UN = np.take_along_axis(pair_UN, order_UN, axis=1)
+        is_first_UN = np.diff(sorted_UN, axis=1, prepend=-1) != 0
+        moves_U = (homes.kind_XN[home_U] != places.kind_XN[place_U]).any(axis=1)
+        alike_UL = np.concatenate([shapes_UL, is_first_UN.sum(axis=1, keepdims=True)], axis=1)
+        for alike in np.unique(alike_UL[moves_U], axis=0).tolist():
+            cells, count = self._cells_of(tuple(alike[:4])), alike[4]
+            among = np.flatnonzero(moves_U & (alike_UL == alike).all(axis=1))
+            each = max(1, AT_ONCE // (len(cells.numel_C) * count * self.slots))
+            for some in np.split(among, range(each, len(among), each)):
+                node_BN = order_UN[some][is_first_UN[some]].reshape(-1, count)
+                begins_BN = np.nonzero(is_first_UN[some])[1].reshape(-1, count)
+                times_BN = np.diff(begins_BN, axis=1, append=pair_UN.shape[1])
+                workers_BR = (node_BN[:, :, None] * self.slots + np.arange(self.slots)).reshape(len(some), -1)
+                source, target = (
+                    cells.held(number, sides.stage_XW[of[:, None], workers_BR], sides.cut_XW[of[:, None], workers_BR])
+                    for number, (sides, of) in enumerate(((homes, home_U[some]), (places, place_U[some])))
+                )
+                found[some] = self._nearly(cells, source, target, times_BN)
+        return found
 
-    def _lasting(self, rounds: Iterable[_Traffic], copied: float) -> float:
+    def _nearly(self, cells: "_Cells", source: np.ndarray, target: np.ndarray, times_BN: np.ndarray) -> np.ndarray:
+        """Of nodes that have the same, one is reckoned with, as many times as there are."""
+        rounds, copied_B = _shared_out(cells.numel_C, source, target, times_BN)
+        scaled = [_Traffic(*(each * self.size for each in traffic)) for traffic in rounds]
+        return np.rint(self._lasting(scaled, copied_B * self.size)).astype(np.int64)
+
+    def _cells_of(self, shape: tuple[int, int, int, int]) -> "_Cells":
+        if shape not in self._cells:
+            home, place = Layout(tp=shape[0], pp=shape[1]), Layout(tp=shape[2], pp=shape[3])
+            self._cells[shape] = _Cells.of(_groups(self.config, home.pp, place.pp), home, place)
+        return self._cells[shape]
+
+    def _lasting(self, rounds: Iterable[_Traffic], copied: Any) -> Any:
         """Rounds follow each other; in each, a worker sends and receives at once, near and far after another."""
         found = PACKED * copied / self.rates.bytes_per_s * SECOND
         for of in rounds:
             near, far = np.maximum(of.near_sent, of.near_received), np.maximum(of.far_sent, of.far_received)
             lasting = _over(self.rates.near.send, near) + _over(self.rates.far.send, far)
             packing = PACKED * (near + far) / self.rates.bytes_per_s * SECOND
-            found += float((lasting + packing).max(initial=0.0))
+            found = found + (lasting + packing).max(axis=-1, initial=0.0)
         return found
 
     def _by_distance(self, transfers: Iterable[Transfer], nodes: Sequence[int], rank: int) -> tuple[int, int]:
@@ -169,8 +186,22 @@ class _Side:
     kind_N: np.ndarray
     """The number of what each node has."""
 
-    def is_as(self, other: "_Side") -> bool:
-        return bool((self.kind_N == other.kind_N).all())
+
+class _Sides(NamedTuple):
+    """X of them."""
+
+    shape_XL: np.ndarray
+    """tp and pp."""
+    stage_XW: np.ndarray
+    cut_XW: np.ndarray
+    kind_XN: np.ndarray
+
+    @staticmethod
+    def of(sides: Sequence[_Side]) -> "_Sides":
+        shapes = np.array([(side.layout.tp, side.layout.pp) for side in sides])
+        return _Sides(
+            shapes, *(np.stack([getattr(it, name) for it in sides]) for name in ("stage_W", "cut_W", "kind_N"))
+        )
 
 
 class _Cells(NamedTuple):
@@ -197,11 +228,22 @@ class _Cells(NamedTuple):
         numel_C = (np.array(list(groups.values())) / counts)[group_C]
         return _Cells(numel_C, (members[0], members[1]), (cuts[0], cuts[1]), counts[group_C] == 1)
 
-    def held(self, number: int, side: _Side, workers: np.ndarray) -> np.ndarray:
-        """bool [C, R]: what each of these workers has, of the home (0) or of the place (1)."""
-        is_own = (self.cut_C[number][:, None] == side.cut_W[workers]) | self.is_whole_C[:, None]
-        held: np.ndarray = self.member_CP[number][:, side.stage_W[workers]] & is_own
-        return held
+    def held(self, number: int, stage_BR: np.ndarray, cut_BR: np.ndarray) -> np.ndarray:
+        """bool [B, C, R]: what workers with these stages and cuts have, of the home (0) or of the place (1)."""
+        is_own = (self.cut_C[number][:, None] == cut_BR[:, None]) | self.is_whole_C[:, None]
+        return np.ascontiguousarray(self.member_CP[number][:, stage_BR].swapaxes(0, 1)) & is_own
+
+
+def _names(pair_XN: np.ndarray) -> np.ndarray:
+    """uint64 [X]: the same for the same pairs in any order, and different for others unless 64 random bits are equal.
+
+    Sums of what SplitMix64 makes of each.
+    """
+    z = pair_XN.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    names: np.ndarray = (z ^ (z >> np.uint64(31))).sum(axis=1)
+    return names
 
 
 def _layout(place: Placed) -> Layout:
@@ -239,25 +281,28 @@ def _groups(config: DecoderConfig, home: int, place: int) -> Counter[tuple[_Stag
 
 
 def _shared_out(
-    numel_C: np.ndarray, source: np.ndarray, target: np.ndarray, times_N: np.ndarray
-) -> tuple[list[_Traffic], float]:
+    numel_C: np.ndarray, source: np.ndarray, target: np.ndarray, times_BN: np.ndarray
+) -> tuple[list[_Traffic], np.ndarray]:
     """Both rounds, and what a worker copies at most: who has something, or wants it, has an even share of the work.
 
-    bool [C, R]: who has something, and who wants it, of N nodes with as many workers each, each there so many times.
+    bool [B, C, R]: of B pairs, who has something, and who wants it, of N nodes with as many workers each, each there so
+    many times.
     """
+    count = times_BN.shape[1]
     lack = target & ~source
-    had_CN, lack_CN = (
-        it.reshape(len(numel_C), len(times_N), -1).sum(axis=2, dtype=np.float64) for it in (source, lack)
-    )
-    crosses_CN = (had_CN == 0) & (lack_CN > 0)
-    near_CN = np.where(had_CN > 0, lack_CN, 0.0)
-    first_CN, second_CN = crosses_CN / np.maximum(1, lack_CN), crosses_CN * (1 - 1 / np.maximum(1, lack_CN))
-    node_R = np.repeat(np.arange(len(times_N)), source.shape[1] // len(times_N))
-    received = numel_C @ (lack * (had_CN > 0)[:, node_R])
-    sent = numel_C @ (source * (near_CN / np.maximum(1, had_CN))[:, node_R])
-    far_received = numel_C @ (lack * first_CN[:, node_R])
-    far_sent = numel_C @ (source * ((crosses_CN @ times_N) / np.maximum(1, had_CN @ times_N))[:, None])
-    spread = numel_C @ (lack * second_CN[:, node_R])
-    none = np.zeros(len(node_R))
-    copied = float((numel_C @ (source & target)).max(initial=0.0))
-    return [_Traffic(sent, received, far_sent, far_received), _Traffic(spread, spread, none, none)], copied
+    had_BCN, lack_BCN = (it.reshape(*it.shape[:2], count, -1).sum(axis=3, dtype=np.float64) for it in (source, lack))
+    crosses_BCN = (had_BCN == 0) & (lack_BCN > 0)
+    near_BCN = np.where(had_BCN > 0, lack_BCN, 0.0)
+    first_BCN, each_BCN = crosses_BCN / np.maximum(1, lack_BCN), np.maximum(1, had_BCN)
+    second_BCN = crosses_BCN * (1 - 1 / np.maximum(1, lack_BCN))
+    node_R = np.repeat(np.arange(count), source.shape[2] // count)
+    times_BN1 = times_BN[:, :, None].astype(np.float64)
+    crosses_BC1, had_BC1 = crosses_BCN.astype(np.float64) @ times_BN1, np.maximum(1, had_BCN @ times_BN1)
+    received = numel_C @ (lack * (had_BCN > 0)[:, :, node_R]).astype(np.float64)
+    sent = numel_C @ (source * (near_BCN / each_BCN)[:, :, node_R])
+    far_received = numel_C @ (lack * first_BCN[:, :, node_R])
+    far_sent = numel_C @ (source * (crosses_BC1 / had_BC1))
+    spread = numel_C @ (lack * second_BCN[:, :, node_R])
+    none = np.zeros_like(spread)
+    copied_B = (numel_C @ (source & target).astype(np.float64)).max(axis=1, initial=0.0)
+    return [_Traffic(sent, received, far_sent, far_received), _Traffic(spread, spread, none, none)], copied_B
