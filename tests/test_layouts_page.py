@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.experiments import QWEN2_TINY, load_config, ppo_values, write_config, write_inputs, write_model
+from support.seven_billion import QWEN_7B
 
 from hpcrl.backends import native
 from hpcrl.cli.main import main
@@ -29,13 +30,6 @@ PAGE = (Path(__file__).parent.parent / "docs" / "layouts.md").read_text(encoding
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
 HALF_BILLION = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
 SEVEN_BILLION = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
-QWEN_7B = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28}
-QWEN_7B |= {
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
-}
 ROLES = ("actor", "critic", "reference")
 COMMANDS = [shlex.split(line) for line in PAGE.splitlines() if line.startswith("hpcrl plan ")]
 SHOWN = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)

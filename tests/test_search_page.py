@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from support.experiments import ppo_values, write_config, write_inputs, write_model
-from test_layouts_page import QWEN_7B
+from support.experiments import write_config
+from support.seven_billion import write_seven_billion
 
 from hpcrl.cli.arguments import separate
 from hpcrl.cli.main import main
@@ -26,16 +26,8 @@ SEARCH, PLAN, SUBMIT, *_ = (shlex.split(line)[1:] for line in re.findall(r"^hpcr
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """With a ppo.yaml of models that have shapes alone."""
-    write_inputs(tmp_path)
-    write_model(tmp_path / "model", **QWEN_7B)
-    values = ppo_values()
-    values["data"] |= {"train": "rows.jsonl", "batch_size": 128, "max_prompt_tokens": 512}
-    values |= {role: {"path": "model", "dtype": "bf16"} for role in ("actor", "critic", "reference")}
-    values["generation"] = {"max_new_tokens": 512}
     monkeypatch.chdir(tmp_path)
-    write_config(tmp_path / "ppo.yaml", values)
-    return tmp_path
+    return write_seven_billion(tmp_path, batch_size=128)
 
 
 def test_the_commands_of_the_page_find_a_plan_that_is_faster_and_fits(folder, capsys):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.experiments import ppo_values, write_config, write_inputs, write_model
-from test_layouts_page import QWEN_7B
+from support.seven_billion import write_seven_billion
 
 from hpcrl.cli.main import main
 from hpcrl.errors import ExitCode
@@ -19,16 +18,8 @@ PLAIN, LOSING, PREEMPTED = (shlex.split(line)[1:] for line in re.findall(r"^hpcr
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """With a ppo.yaml of models that have shapes alone."""
-    write_inputs(tmp_path)
-    write_model(tmp_path / "model", **QWEN_7B)
-    values = ppo_values()
-    values["data"] |= {"train": "rows.jsonl", "batch_size": 64, "max_prompt_tokens": 512}
-    values |= {role: {"path": "model", "dtype": "bf16"} for role in ("actor", "critic", "reference")}
-    values["generation"] = {"max_new_tokens": 512}
     monkeypatch.chdir(tmp_path)
-    write_config(tmp_path / "ppo.yaml", values)
-    return tmp_path
+    return write_seven_billion(tmp_path, batch_size=64)
 
 
 def told(capsys, words):
