@@ -112,11 +112,11 @@ class Cluster:
     def begin(self, seed: int) -> None:
         """Plan what disturbs the run, and have all nodes come once their jobs have waited for their turn."""
         what, clock = self._disturbances, self._clock
-        for rank, factor in what.slow:
-            self._speeds[rank].calls = factor
-        for node, factor in what.slow_disk:
+        for worker in what.slow:
+            self._speeds[worker.number].calls = worker.factor
+        for node in what.slow_disk:
             for slot in range(self._slots):
-                self._speeds[node * self._slots + slot].disk = factor
+                self._speeds[node.number * self._slots + slot].disk = node.factor
         for lost in what.lost:
             self._plan(lost, partial(self._lose, lost.node))
         for killed in what.killed:
@@ -124,7 +124,7 @@ class Cluster:
         for preempted in what.preempted:
             self._plan(preempted, partial(self._tell_to_go, preempted))
         self._plan_next_loss(what.losses(len(self._nodes), seed))
-        late = dict(what.late)
+        late = {it.node: it.seconds for it in what.late}
         for each in self._nodes:
             self._expect(each, clock.now_ns + round((what.queue_s + late.get(each.number, 0.0)) * SECOND_NS))
 

@@ -49,22 +49,40 @@ class WorkerKilled:
     said: str = "a killed worker"
 
 
+@dataclass(frozen=True)
+class Slowed:
+    """A worker's calls, or what a node reads and writes, last so many times as long."""
+
+    number: int
+    """Of the worker, or of the node."""
+    factor: float
+    said: str = "what is slow"
+
+
+@dataclass(frozen=True)
+class NodeLate:
+    """A node comes so much later than the others."""
+
+    node: int
+    seconds: float
+    said: str = "a late node"
+
+
 Happening = NodeLost | NodePreempted | WorkerKilled
 
 
 @dataclass(frozen=True)
 class Disturbances:
-    """Of a run. Factors say how many times as long something lasts."""
+    """Of a run."""
 
     lost: tuple[NodeLost, ...] = ()
     preempted: tuple[NodePreempted, ...] = ()
     killed: tuple[WorkerKilled, ...] = ()
-    slow: tuple[tuple[int, float], ...] = ()
-    """(rank, factor) of workers whose calls last longer."""
-    slow_disk: tuple[tuple[int, float], ...] = ()
-    """(node, factor) of nodes that read and write more slowly."""
-    late: tuple[tuple[int, float], ...] = ()
-    """(node, seconds) of nodes that come later than the others."""
+    slow: tuple[Slowed, ...] = ()
+    """Workers."""
+    slow_disk: tuple[Slowed, ...] = ()
+    """Nodes."""
+    late: tuple[NodeLate, ...] = ()
     mtbf_s: float | None = None
     """Between two losses of one and the same node, on average: then nodes are lost by chance."""
     wall_time_s: float | None = None
@@ -96,10 +114,8 @@ class Disturbances:
     def refuse_unknown(self, nodes: int, workers: int, steps: int) -> None:
         """Raise ConfigurationError where nodes, workers or steps are none of the run's; all of them are named."""
         of_nodes = [(it.said, it.node) for it in self.lost] + [(it.said, it.node) for it in self.preempted]
-        of_nodes += [(f"--slow-disk {node}={factor:g}", node) for node, factor in self.slow_disk]
-        of_nodes += [(f"--late {node}=…", node) for node, _ in self.late]
-        of_workers = [(it.said, it.rank) for it in self.killed]
-        of_workers += [(f"--slow {rank}={factor:g}", rank) for rank, factor in self.slow]
+        of_nodes += [(it.said, it.number) for it in self.slow_disk] + [(it.said, it.node) for it in self.late]
+        of_workers = [(it.said, it.rank) for it in self.killed] + [(it.said, it.number) for it in self.slow]
         problems = [*_none_of("node", nodes, of_nodes), *_none_of("worker", workers, of_workers)]
         moments = [(it.said, it.when.step) for it in self.happenings]
         late = [(said, step) for said, step in moments if step is not None and not 1 <= step <= steps]
@@ -153,7 +169,7 @@ def parse_preempted(text: str) -> NodePreempted:
     return NodePreempted(_number(said, node), _when(said, moment), parse_seconds(said, notice), said)
 
 
-def parse_factor(option: str, text: str) -> tuple[int, float]:
+def parse_factor(option: str, text: str) -> Slowed:
     """`3=2`: number 3 lasts twice as long."""
     said = f"{option} {text}"
     number, factor = _split(said, text, "=", "NUMBER=FACTOR, as 3=2")
@@ -163,14 +179,14 @@ def parse_factor(option: str, text: str) -> tuple[int, float]:
         found = 0.0
     if not 0 < found < float("inf"):
         raise ConfigurationError([f"{said}: {factor} is no factor."], "Write a number above 0, as in 3=2.")
-    return _number(said, number), found
+    return Slowed(_number(said, number), found, said)
 
 
-def parse_late(text: str) -> tuple[int, float]:
+def parse_late(text: str) -> NodeLate:
     """`1=120s`."""
     said = f"--late {text}"
     node, late = _split(said, text, "=", "NODE=DURATION, as 1=120s")
-    return _number(said, node), parse_seconds(said, late)
+    return NodeLate(_number(said, node), parse_seconds(said, late), said)
 
 
 def _split(said: str, text: str, by: str, form: str) -> tuple[str, str]:
