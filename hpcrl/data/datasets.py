@@ -12,7 +12,7 @@ from hpcrl.data.batch import Batch
 from hpcrl.data.cutting import Balanced, ByRows, ByTokens
 from hpcrl.data.mixture import MixedIds, MixedOrder
 from hpcrl.data.order import SampleOrder
-from hpcrl.data.rows.kind import Dataset, Indexes, RowKind, evaluates, refuse_small
+from hpcrl.data.rows.kind import Dataset, Indexes, MeasuredRows, RowKind, evaluates, refuse_small
 from hpcrl.data.rows.texts import open_tokens
 from hpcrl.data.tokens import Tokens, no_tokens
 
@@ -29,7 +29,7 @@ def open_datasets(experiment: ExperimentConfig, rows: RowKind[Any], indexes: Ind
     return rows.open(experiment, evaluates(experiment, rows), indexes)
 
 
-def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, dataset: Dataset) -> RowOrder:
+def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, dataset: MeasuredRows) -> RowOrder:
     """The order of the training rows. Raises DataError where they do not fill a batch."""
     source = next((f"{setting} ({files[0]})" for setting, files in kind.inputs(experiment)), "the data set")
     rows, cutting = dataset.ids, _cutting(kind, batch, dataset, source)
@@ -40,7 +40,7 @@ def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, d
     return SampleOrder(rows, cutting, **how)
 
 
-def _cutting(kind: RowKind[Any], batch: Batch, dataset: Dataset, source: str) -> ByRows | ByTokens | Balanced:
+def _cutting(kind: RowKind[Any], batch: Batch, dataset: MeasuredRows, source: str) -> ByRows | ByTokens | Balanced:
     if batch.tokens is None:
         refuse_small(kind.batch_setting, batch.rows, source, len(dataset.ids))
         if batch.even:

@@ -149,7 +149,7 @@ class Attempt:
 
     def _begin(self, plan: Plan, data: RunData) -> None:
         self._files.publish_plan(plan)
-        self._files.keep_samples(self._settings.newest, data.datasets)
+        self._files.keep_samples(self._settings.newest, data.readable)
 
     def _refuse_changed_inputs(self) -> None:
         """What the master reads; each worker compares what it reads itself."""

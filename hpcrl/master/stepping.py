@@ -13,7 +13,7 @@ from hpcrl.data.datasets import RowOrder, open_datasets, open_order
 from hpcrl.data.minibatches import minibatches_of_all_passes
 from hpcrl.data.order import StepSamples, row_of, sample_ids
 from hpcrl.data.partition import Positions, partition_step, share_out
-from hpcrl.data.rows.kind import Dataset, Indexes
+from hpcrl.data.rows.kind import Dataset, Indexes, MeasuredRows
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.journal import Chosen, Cuts, Extended, Ids, Opened
 from hpcrl.durable.step_lines import StepLines
@@ -28,13 +28,15 @@ from hpcrl.recipes.algorithm import algorithm_of
 class RunData:
     """The data sets of a run, opened once by its master, the order of the training rows, and how a step cuts them."""
 
-    datasets: Mapping[str, Dataset]
+    datasets: Mapping[str, MeasuredRows]
     order: RowOrder
     eval_ids: Ids
     batch: Batch
     choice: Choice | None
     left_out: Sequence[RowsLeftOut]
     """Which rows, and why."""
+    readable: Mapping[str, Dataset]
+    """The data sets again, whose rows archives tell; none in a simulation."""
 
     def steps(self, schedule: RunSchedule) -> int:
         """How many training steps the run has, unless it is stopped before."""
@@ -75,7 +77,7 @@ def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData:
         for source, each in datasets.items()
         if each.notice
     ]
-    return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), left_out)
+    return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), left_out, datasets)
 
 
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:

@@ -1,6 +1,6 @@
 """The samples of a simulated run: how long they are, what steps choose by, and where the rows of them were written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from hpcrl.data.batch import Batch
 from hpcrl.data.datasets import open_order
 from hpcrl.data.order import row_of
-from hpcrl.data.samples import SampleMeta, SequenceSample, sample_seed
+from hpcrl.data.samples import SampleMeta, sample_seed
 from hpcrl.master.stepping import RunData
 from hpcrl.placement.lengths import Lengths
 from hpcrl.recipes.algorithm import algorithm_of
@@ -51,7 +51,7 @@ class Rows:
 
 
 class DrawnRows:
-    """A made-up data set: prompts, each with responses, as long as lengths that are given. Fulfils `Dataset`."""
+    """A made-up data set: prompts, each with responses, as long as lengths that are given. Fulfils `MeasuredRows`."""
 
     left_out: tuple[str, ...] = ()
     notice = ""
@@ -77,12 +77,6 @@ class DrawnRows:
         """Tokens of a prompt and its response."""
         return self._whole[self._at(sample)]
 
-    def rows(self, samples: Sequence[str]) -> SequenceSample:
-        raise NotImplementedError("nobody reads rows in a simulation")
-
-    def text(self, sample: str) -> Mapping[str, Any]:
-        raise NotImplementedError("nobody reads texts in a simulation")
-
     def _at(self, sample: str) -> int:
         found = self._places.get(sample)
         if found is None:
@@ -98,5 +92,5 @@ def drawn_rows(experiment: Any, lengths: Lengths, steps: int, seed: int) -> Rows
     choice = algorithm.choice(experiment)
     dataset = DrawnRows(max(1, steps) * batch.rows, batch.per_row, lengths, seed)
     order = open_order(experiment, algorithm.rows, batch, dataset)
-    data = RunData({"train": dataset}, order, (), batch, choice, [])
+    data = RunData({"train": dataset}, order, (), batch, choice, [], {})
     return Rows(data, dataset.whole, "" if choice is None else choice.key, seed)

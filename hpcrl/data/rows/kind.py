@@ -39,8 +39,9 @@ class Indexes(Protocol):
         """It turned out to be damaged."""
 
 
-class Dataset(Protocol):
-    """Rows under keys. Sample ids come from `hpcrl.data.order`; several may be of one row."""
+class MeasuredRows(Protocol):
+    """Rows of which ids and lengths are known: all that their order and their cutting take. Sample ids come from
+    `hpcrl.data.order`; several may be of one row."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -62,6 +63,10 @@ class Dataset(Protocol):
 
     def row_lengths(self) -> "np.ndarray":
         """As `lengths`, of a sample of each row of `ids`, int64 [rows]. Asked for where batches are cut by them."""
+
+
+class Dataset(MeasuredRows, Protocol):
+    """Rows under keys."""
 
     def rows(self, samples: Sequence[str]) -> "SequenceSample": ...
 
