@@ -30,6 +30,7 @@ import recording
 import recovery
 import scale
 import scripts
+import searching
 import served
 import shares
 import simulation
@@ -277,6 +278,17 @@ SECTIONS: Mapping[str, Section] = {
         "fourth, and another takes its place at once. CPU seconds are those of all of the master's threads, encryption "
         "included, from one step's close to the next; the step with the loss is left out.",
         lambda work, _: scale.scale(work),
+    ),
+    "searching": Section(
+        "Searching for a plan",
+        "PPO's six calls as ReaL measures them: an actor and its reference of one size, a critic of 7B, 512 prompts of "
+        "up to 1,024 tokens, responses of up to 256 (short) or 2,048 (long), both half of that on average; H100s by "
+        "their data sheets, eight a node. ReaL's heuristic is `allocation: heuristic`. Steps are simulated, which "
+        "takes in the master's order, rows, files and messages. Small problems are of models of 0.2B to 6B on two "
+        "GPUs, or on four with the critic's and the reference's homes given. Plans a second are those that are "
+        "scored, in one thread. The paced host runs the toy with eight workers whose calls and moves sleep as long as "
+        "they are reckoned to take in either plan of 7B on 8, scaled down; the shortest step of three runs counts.",
+        lambda work, _: searching.searches(work),
     ),
     "simulation": Section(
         "Simulating a run",

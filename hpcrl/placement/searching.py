@@ -9,7 +9,7 @@ from typing import Any
 from hpcrl.config.validate import collect
 from hpcrl.families.config import DecoderConfig
 from hpcrl.ops.search import is_compiled, score_plans, search_all, search_chain
-from hpcrl.ops.search_problem import Chain, Found
+from hpcrl.ops.search_problem import Chain, Found, Problem
 from hpcrl.placement.allocate import allocate
 from hpcrl.placement.candidate import Candidate, candidate_of, settings_with
 from hpcrl.placement.check import placement_problems
@@ -76,7 +76,7 @@ def search(
         found, proposals = search_all(problem, KEPT), problem.plans
     else:
         proposals = (PROPOSALS if is_compiled() else PROPOSALS // 10) if proposals is None else proposals
-        chains = list(_chains(choices, starts, proposals, seed))
+        chains = list(chains_of(problem, [found.plan for found in starts.values()], proposals, seed))
         with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
             of_chains = list(pool.map(lambda chain: search_chain(problem, chain, KEPT), chains))
         found = sorted({found for of_chain in of_chains for found in of_chain})
@@ -109,10 +109,9 @@ def _starts(experiment: Any, models: Mapping[str, DecoderConfig]) -> Iterator[tu
             yield mode, candidate
 
 
-def _chains(choices: Choices, starts: Mapping[str, Found], proposals: int, seed: int) -> Iterator[Chain]:
-    problem = choices.problem
-    plans: Sequence[tuple[int, ...]] = [found.plan for found in starts.values()] or [(0,) * len(problem.calls)]
-    distinct = list(dict.fromkeys(plans))
+def chains_of(problem: Problem, starts: Sequence[tuple[int, ...]], proposals: int, seed: int) -> Iterator[Chain]:
+    """What chains are to do that begin with these plans, or with the first option of everything."""
+    distinct = list(dict.fromkeys(starts or [(0,) * len(problem.calls)]))
     count = len(distinct) * SEEDS
     for number in range(count):
         share = proposals // count + (number < proposals % count)

@@ -50,12 +50,13 @@ def simulated_steps(
 def in_simulated_order(found: Found) -> Found:
     """The plans that fit come by what a step of them lasts, the others behind them as they were."""
     searched = found.searched
-    lasting = {plan.plan: _step_s(found, plan) for plan in searched.best if not plan.score.excess}
+    lasting = {plan.plan: simulated_step_s(found, plan) for plan in searched.best if not plan.score.excess}
     best = sorted(searched.best, key=lambda plan: (plan.score.excess, lasting.get(plan.plan, 0.0), plan))
     return replace(found, searched=replace(searched, best=tuple(best), simulated_s=lasting))
 
 
-def _step_s(found: Found, plan: Plan) -> float:
+def simulated_step_s(found: Found, plan: Plan) -> float:
+    """What a step lasts with a plan of a search."""
     experiment = settings_with(found.experiment, found.searched.candidate(plan))
     costs = replace(found.costs, experiment=experiment, _made={})
     return step_seconds(simulated_steps(experiment, costs, found.lengths, STEPS).attempts)

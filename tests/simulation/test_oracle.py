@@ -6,15 +6,13 @@ tries, of which one has to be as it was simulated.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from support.chaos import create_run, finish, outputs
 from support.faults import Strike
-from support.paced import GRAPHS, attempts, durations, order, paced, rows, struck
+from support.paced import GRAPHS, attempts, durations, order, paced, rows, step_s, struck
 
-from hpcrl.costs import StepCost
 from hpcrl.inspect.reader import AttemptReader
 from hpcrl.simulation.disturbances import Disturbances, NodeLost, When, WorkerKilled
 from hpcrl.simulation.simulate import Simulated, simulate
@@ -89,8 +87,3 @@ def assert_alike(simulated: Simulated, real: Sequence[AttemptReader]) -> None:
         assert made.recovery.describe() == found.activity.recovered
         replays = [(it.step, it.call, it.span.replay) for it in found.made()]
         assert sorted((it.step, it.call, it.span.replay) for it in made.made()) == sorted(replays)
-
-
-def step_s(rows: Sequence[StepCost]) -> float:
-    """From a step's close to that of the next, once: what else the machine has to do only adds to it."""
-    return min(later.at_s - earlier.at_s for earlier, later in pairwise(rows))

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,12 +16,15 @@ from hpcrl.config.fields import ChangeClass
 from hpcrl.config.model import PlacementConfig
 from hpcrl.config.samples import SamplesConfig
 from hpcrl.config.validate import collect
+from hpcrl.costs import StepCost
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.reader import AttemptReader
 from hpcrl.inspect.views.timeline import Executed
 from hpcrl.master.stepping import open_data
+from hpcrl.placement.candidate import Candidate, Spot
 from hpcrl.placement.check import placement_problems
+from hpcrl.placement.layouts import mesh_text
 from hpcrl.placement.plan import ModelName, Plan
 from hpcrl.recipes import toy
 from hpcrl.recipes.algorithm import experiment_of
@@ -117,16 +120,32 @@ def is_decided(experiment: Any) -> bool:
     return all(later - first > RACE_S for times in sent.values() for first, later in pairwise(sorted(times)))
 
 
-def _drawn(graph: str, chance: random.Random, nodes: int, steps: int, **cluster: Any) -> Any:
+def placed(candidate: Candidate, table: Mapping[str, float], steps: int, slots: int) -> Any:
+    """One where everything is done as on the only node of a candidate, and takes what a table says."""
+    experiment = _bare(PaceConfig(table=table), steps, nodes=1, workers_per_node=slots)
+    roles = ("actor", "critic", "reference", "reward")
+    homes = {role: PlacementConfig(**_at(candidate.homes[role])) for role in roles}
+    return replace(experiment, calls={name: _at(spot) for name, spot in candidate.calls.items()}, **homes)
+
+
+def _at(spot: Spot) -> dict[str, str]:
+    return {"mesh": mesh_text(spot.place.ranks), "layout": str(spot.place.layout)}
+
+
+def _bare(pace: PaceConfig, steps: int, **cluster: Any) -> Any:
     patient = {"lost_after_s": 60.0, "start_timeout_s": 60.0, "orphan_timeout_s": 60.0, "replace_timeout_s": 30.0}
-    base = toy_experiment(steps, nodes=nodes, workers_per_node=SLOTS, **(patient | cluster))
+    base = toy_experiment(steps, **(patient | cluster))
     values = {it.name: getattr(base, it.name) for it in fields(toy.ToyExperiment)} | {
         "algorithm": f"{Path(__file__)}:ALGORITHM",
         "control": ControlConfig(steps=steps, checkpoint=Frequency(steps=2)),
-        "pace": PaceConfig(graph=graph),
+        "pace": pace,
         "samples": SamplesConfig(per_step=0),
     }
-    experiment: Any = experiment_of(values["algorithm"])(**values)
+    return experiment_of(values["algorithm"])(**values)
+
+
+def _drawn(graph: str, chance: random.Random, nodes: int, steps: int, **cluster: Any) -> Any:
+    experiment = _bare(PaceConfig(graph=graph), steps, nodes=nodes, workers_per_node=SLOTS, **cluster)
     meshes = [mesh for mesh in MESHES if int(mesh.split("-")[-1]) < nodes * SLOTS]
     homes = ["0", "1", "2", "3"] if nodes == 1 else chance.choice(APART)
     for role, mesh in zip(("actor", "critic", "reference", "reward"), chance.sample(homes, 4), strict=True):
@@ -199,6 +218,11 @@ def order(attempt: Executed) -> dict[int, list[tuple[int, str, int]]]:
             step = -1 if "@" in made.call else made.step
             found.setdefault(rank, []).append((step, made.call, made.span.part))
     return found
+
+
+def step_s(rows: Sequence[StepCost]) -> float:
+    """From a step's close to that of the next, once: what else the machine has to do only adds to it."""
+    return min(later.at_s - earlier.at_s for earlier, later in pairwise(rows))
 
 
 def attempts(run: RunDirectory) -> list[AttemptReader]:
