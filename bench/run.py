@@ -284,11 +284,19 @@ SECTIONS: Mapping[str, Section] = {
         "PPO's six calls as ReaL measures them: an actor and its reference of one size, a critic of 7B, 512 prompts of "
         "up to 1,024 tokens, responses of up to 256 (short) or 2,048 (long), both half of that on average; H100s by "
         "their data sheets, eight a node. ReaL's heuristic is `allocation: heuristic`. Steps are simulated, which "
-        "takes in the master's order, rows, files and messages. Small problems are of models of 0.2B to 6B on two "
-        "GPUs, or on four with the critic's and the reference's homes given. Plans a second are those that are "
-        "scored, in one thread. The paced host runs the toy with eight workers whose calls and moves sleep as long as "
-        "they are reckoned to take in either plan of 7B on 8, scaled down; the shortest step of three runs counts.",
-        lambda work, _: searching.searches(work),
+        "takes in the master's order, rows, files and messages; activations are recomputed, without which the "
+        "heuristic's plans of 70B do not fit. In parentheses the searched plan's step. Small problems are of models of "
+        "0.2B to 6B on two GPUs, or on four with the critic's and the reference's homes given; all plans of each are "
+        "tried, and a search may try a fifth of as many. What is found is the same on any machine.",
+        lambda work, _: searching.plans(work),
+    ),
+    "search_times": Section(
+        "How long a search takes",
+        "Plans a second are those that are scored, in one thread, by its CPU time, of 70B on 128 GPUs. The paced host "
+        "runs the toy with eight workers whose calls and moves sleep as long as they are reckoned to take in the "
+        "heuristic's plan and in the searched one of 7B on 8, scaled down to a step of 1.5 s; the shortest step of "
+        "three runs counts. The command is of 7B models and 1,024 prompts, from its start to its end.",
+        lambda work, _: searching.times(work),
     ),
     "simulation": Section(
         "Simulating a run",

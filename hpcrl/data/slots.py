@@ -69,10 +69,15 @@ class Scheduler:
     def done(self) -> bool:
         return not self._waiting and not self.active
 
+    @property
+    def admits(self) -> bool:
+        """Whether a row waits, and a slot is free."""
+        return bool(self._waiting) and len(self._seats) < self.slots
+
     def admit(self) -> Admission:
         """Rows to begin now: as many as fit into free slots and one prefill."""
         admission = Admission([], [], [])
-        if not self._waiting or self.active == self.slots:
+        if not self.admits:
             return admission
         slot_of = {self._prompts[row]: slot for slot, row in enumerate(self._seats) if self._is_whole(row)}
         read: set[int] = set()

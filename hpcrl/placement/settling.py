@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrl.errors import ConfigurationError
+from hpcrl.garbage import uncollected
 from hpcrl.placement import allocate
 from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.capacity import Capacity, on_its_device
@@ -63,7 +64,8 @@ def search_for(experiment: Any, capacity: Capacity | None, calibrate: Callable[[
     costs = read_costs(experiment, rates, workload_of(experiment, lengths))
     most, asked = usable_bytes(experiment, rates, capacity), experiment.search
     try:
-        searched = search(experiment, models, costs, most, proposals=asked.proposals, seed=asked.seed)
+        with uncollected():
+            searched = search(experiment, models, costs, most, proposals=asked.proposals, seed=asked.seed)
     except ValueError as error:
         raise ConfigurationError([f"No search for this graph: {error}."], "Set allocation to heuristic.") from None
     return Found(experiment, searched, costs, lengths)

@@ -33,6 +33,9 @@ class _Visit(NamedTuple):
     times: int = 1
 
 
+_NOBODY = _Visit(0, 0, 0, 0)
+
+
 @dataclass(frozen=True, eq=False)
 class Visits:
     """In the order in which they are made, to cohorts in turn."""
@@ -113,9 +116,9 @@ class _Seated:
         """Rows leave, rows enter; those that entered get a token each, or else all do."""
         if self._ends and self._next_end <= self._round:
             self._leave()
+        if not self._scheduler.admits:
+            return self.repeat(1) if self.active else _NOBODY
         admission = self._scheduler.admit()
-        if not admission.rows:
-            return self.repeat(1) if self.active else _Visit(0, 0, 0, 0)
         self._enter(admission.rows)
         read = {self._prompts.numbers[row]: self._prompts.lengths[row] for row in admission.prefilled}
         pairs = sum(length * (length + 1) // 2 for length in read.values())
@@ -125,8 +128,7 @@ class _Seated:
         """How many visits from now on are only to the rows that there are."""
         if not self.active:
             return FOREVER if self._scheduler.done else 0
-        waits = self._scheduler.active < self._scheduler.slots and bool(self._scheduler.awaited())
-        return 0 if waits else max(0, self._next_end - self._round)
+        return 0 if self._scheduler.admits else max(0, self._next_end - self._round)
 
     def repeat(self, times: int) -> _Visit:
         """So many visits at which all rows get a token."""
