@@ -40,7 +40,7 @@ from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout, Ranks
 from hpcrl.placement.moving import moves
 from hpcrl.placement.placing import under
-from hpcrl.placement.plan import ModelName, Part, Plan, ReplicaPlan
+from hpcrl.placement.plan import ModelName, Part, ReplicaPlan
 from hpcrl.placement.spaces import RoleModel
 from hpcrl.plugins import load
 from hpcrl.processes import keep_freed_memory
@@ -107,8 +107,6 @@ class TorchHost:
         replicas = sorted(held, key=lambda replica: (bool(replica.of), replica.model))
         for replica in replicas:
             self._parallel.form(sharing(replica.arrangement, replica.ranks))
-        if _sends_parameters(self._plan):
-            self._parallel.form([self._parallel.everyone])
         for replica in replicas:
             if self._rank not in replica.ranks:
                 continue
@@ -359,11 +357,6 @@ class TorchHost:
 
     def _remembering(self, model: ModelName) -> TrainedRole:
         return cast(TrainedRole, self._roles[model])
-
-
-def _sends_parameters(plan: Plan) -> bool:
-    """Whether a move or a blend may bring some from one worker to another."""
-    return any(not replica.is_home for replica in plan.replicas) or any(call.blends for call in plan.calls)
 
 
 def _taking_part(one: ReplicaPlan, other: ReplicaPlan) -> int:

@@ -18,7 +18,6 @@ class ProfileHost(TorchHost):
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, SavedRole]) -> None:
         super().load(peers, checkpoint)
         everyone, slots = self._parallel.everyone, self._nodes.count(0)
-        self._parallel.form([everyone])
         layouts = {tp: Layout(dp=len(everyone) // tp, tp=tp) for tp in (*powers_of_two(slots), slots) if not slots % tp}
         for layout in layouts.values():
             self._parallel.form(sharing(layout, everyone))

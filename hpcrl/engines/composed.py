@@ -123,7 +123,7 @@ class ComposedEngine:
         """Of a `model` of which adapters alone are trained, and the `parameters` of the one without; how it is `made`
         is the backend's affair. Raises DataError where it cannot be."""
         adapted = with_adapters(model, lora)
-        beside = dict(load_adapters(adapted, lora.path, seed=context.seed, cut=context.groups.cut))
+        beside = dict(load_adapters(adapted, lora.path, seed=context.seed, readers=context.groups.readers))
         transformer = made(adapted, context.groups, DTYPES[context.model.dtype], context.device)
         frozen = (it for it in parameters if it[0] not in beside)  # a head comes with its adapters
         return cls.around(context, transformer, chain(frozen, beside.items()))
@@ -334,7 +334,7 @@ def pretrained(context: EngineContext) -> tuple[DecoderConfig, Iterator[tuple[st
         head=context.head,
         seed=context.seed,
         trained=context.steps is not None,
-        cut=context.groups.cut,
+        readers=context.groups.readers,
     )
 
 

@@ -16,6 +16,7 @@ from hpcrl.families.reader import fingerprint, parameters_of
 from hpcrl.families.stacks import Stack, stacks_of
 from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import reads_alone
 from hpcrl.placement.buffers import lay_out, unaligned
 from hpcrl.placement.shards import WHOLE, Cut, held
 
@@ -176,7 +177,7 @@ def open_model(
 ) -> tuple[FlatTransformer, Iterator[tuple[str, Tensor]]]:
     """What a rank holds of a folder's model, still empty, and the parameters to load into it."""
     config, parameters = load_pretrained(
-        folder, family=family, head=head, seed=seed, trained=trained, experts=experts, cut=cut
+        folder, family=family, head=head, seed=seed, trained=trained, experts=experts, readers=reads_alone(cut)
     )
     return FlatTransformer(config, cut=cut, **memory), parameters
 

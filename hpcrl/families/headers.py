@@ -20,6 +20,8 @@ class StoredTensor:
     file: str
     shape: tuple[int, ...]
     dtype: str
+    begin: int
+    """Its first byte in the file."""
 
 
 def weight_map(folder: Path) -> dict[str, str]:
@@ -44,10 +46,19 @@ def headers(folder: Path, places: Mapping[str, tuple[str, str]]) -> dict[str, St
     found: dict[str, StoredTensor] = {}
     for file in sorted({file for file, _ in places.values()}):
         with naming(folder / file), safe_open(folder / file, framework="np") as opened:
+            begins = _begins(folder / file)
             for name, stored in ((name, stored) for name, (where, stored) in places.items() if where == file):
                 header = opened.get_slice(stored)
-                found[name] = StoredTensor(stored, file, tuple(header.get_shape()), header.get_dtype())
+                found[name] = StoredTensor(stored, file, tuple(header.get_shape()), header.get_dtype(), begins[stored])
     return found
+
+
+def _begins(path: Path) -> dict[str, int]:
+    """Tensor name → its first byte in a file whose header makes sense."""
+    with path.open("rb", buffering=0) as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    return {name: 8 + size + said["data_offsets"][0] for name, said in header.items() if name != "__metadata__"}
 
 
 @contextmanager

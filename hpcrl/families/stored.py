@@ -28,14 +28,45 @@ def check_tensors(folder: Path, config: DecoderConfig, wanted: HeadKind | None =
     Raises DataError with each tensor that is missing, strange, of another shape or of numbers that cannot be read.
     """
     refuse_other_head(folder, config, wanted, trained)
-    stored, ignored = _headers(folder, config), family_of(config).ignored
+    stored = checked_headers(folder, config)
+    twins = twins_of(stored, config)
+    if twins is not None:
+        both = zip(*(_blocks(folder / tensor.file, tensor.name) for tensor in twins), strict=True)
+        if not all(one == other for one, other in both):
+            raise untied(folder, *twins)
+
+
+def checked_headers(folder: Path, config: DecoderConfig) -> dict[str, StoredTensor]:
+    """What the headers say of a model's tensors, by the names that its family gives them. Reads no weights.
+
+    Raises DataError with each tensor that is missing, strange, of another shape or of numbers that cannot be read.
+    """
+    stored, ignored = headers(folder, tensor_places(folder, config)), family_of(config).ignored
     others = {name for name in stored.keys() - shapes(config).keys() if not name.endswith(ignored)}
     problems = [*_strangers(folder, others), *_misfits(folder, stored, config)]
-    if not problems and config.shares_embedding and HEAD in stored:
-        problems += _untied(folder, stored, config)
     if problems:
         more = [f"… and {len(problems) - _SHOWN} more such tensors."] if len(problems) > _SHOWN else []
         raise DataError("\n".join([*problems[:_SHOWN], *more]))
+    pair = twins_of(stored, config)
+    if pair is not None and (pair[0].shape, pair[0].dtype) != (pair[1].shape, pair[1].dtype):
+        raise untied(folder, *pair)
+    return stored
+
+
+def twins_of(stored: Mapping[str, StoredTensor], config: DecoderConfig) -> tuple[StoredTensor, StoredTensor] | None:
+    """A tied model's embedding and the copy that its files have of it; None where they have none."""
+    if not config.shares_embedding or HEAD not in stored:
+        return None
+    parameter = next(it for it in parameters_of(config) if it.name == "layers.0.embedding")
+    return stored[family_of(config).pieces(config, parameter)[0].name], stored[HEAD]
+
+
+def untied(folder: Path, embedding: StoredTensor, head: StoredTensor) -> DataError:
+    """Of an output matrix of its own, where config.json says that the embedding is it."""
+    return DataError(
+        f"{folder / 'config.json'}: tie_word_embeddings is true, but {HEAD} differs from {embedding.name}, and one of "
+        f"the two would be ignored. Set tie_word_embeddings to false, or remove {HEAD} from {head.file}."
+    )
 
 
 def refuse_other_head(folder: Path, config: DecoderConfig, wanted: HeadKind | None, trained: bool) -> None:
@@ -68,10 +99,6 @@ def read_tensor(folder: Path, file: str, name: str) -> np.ndarray:
     return widened(numbers).reshape(header["shape"])
 
 
-def _headers(folder: Path, config: DecoderConfig) -> dict[str, StoredTensor]:
-    return headers(folder, tensor_places(folder, config))
-
-
 def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """The tensors that a model is made of, and their shapes in its files."""
     family = family_of(config)
@@ -85,21 +112,6 @@ def _strangers(folder: Path, names: set[str]) -> Iterator[str]:
     if strange:
         more = " …" if len(strange) > _SHOWN else ""
         yield (f"{folder} has tensors that its config.json does not account for: {', '.join(strange[:_SHOWN])}{more}.")
-
-
-def _untied(folder: Path, stored: Mapping[str, StoredTensor], config: DecoderConfig) -> Iterator[str]:
-    """An output matrix of its own, where config.json says that the embedding is it."""
-    parameter = next(it for it in parameters_of(config) if it.name == "layers.0.embedding")
-    embedding = family_of(config).pieces(config, parameter)[0].name
-    pair = [stored[name] for name in (embedding, HEAD)]
-    if pair[0].shape == pair[1].shape and pair[0].dtype == pair[1].dtype:
-        both = zip(*(_blocks(folder / tensor.file, tensor.name) for tensor in pair), strict=True)
-        if all(one == other for one, other in both):
-            return
-    yield (
-        f"{folder / 'config.json'}: tie_word_embeddings is true, but {HEAD} differs from {embedding}, and one of the "
-        f"two would be ignored. Set tie_word_embeddings to false, or remove {HEAD} from {pair[1].file}."
-    )
 
 
 def _blocks(path: Path, name: str) -> Iterator[bytes]:

@@ -18,9 +18,10 @@ def parts_of(config: DecoderConfig, cut: Cut, parameters: Iterable[tuple[str, Te
         if name not in holds:
             continue
         part = holds[name]
-        own = parameter.new_zeros(part.parameter.numel)
+        own, whole = parameter.new_zeros(part.parameter.numel), parameter.reshape(-1)
         for span in part.spans:
             place = span.place
-            theirs = parameter.reshape(-1).as_strided((place.rows, place.run), (place.stride, 1), place.first)
+            begin = whole.storage_offset() + place.first
+            theirs = whole.as_strided((place.rows, place.run), (place.stride, 1), begin)
             own.as_strided((place.rows, place.run), (span.step, 1), span.offset).copy_(theirs)
         yield name, own.view(part.parameter.shape)

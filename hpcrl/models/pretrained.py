@@ -1,13 +1,11 @@
 """Hugging Face folders in, as tensors, and out. Never imports transformers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from hpcrl.durable.model_folder import MAX_FILE_BYTES, write_model
@@ -16,19 +14,15 @@ from hpcrl.families import reader
 from hpcrl.families.adapter_files import adapter_tensors
 from hpcrl.families.adapters import DOWN, UP
 from hpcrl.families.config import DecoderConfig, HeadKind
-from hpcrl.families.family import Parameter, Piece
-from hpcrl.families.headers import naming
-from hpcrl.families.places import Place, Span
+from hpcrl.families.family import Parameter
 from hpcrl.families.reader import Kind, family_of, parameters_of
-from hpcrl.families.stored import check_tensors, refuse_other_head, tensor_places
+from hpcrl.families.stored import checked_headers, refuse_other_head, twins_of
 from hpcrl.models.init import initial, random_init
 from hpcrl.models.parts import parts_of
-from hpcrl.models.rotary import interleave
-from hpcrl.placement.shards import WHOLE, Cut, Held, held
-
-EVERYTHING = slice(None)
-Bounds = tuple[int, int]
-"""The first, and the one behind the last."""
+from hpcrl.models.reading import read_together
+from hpcrl.parallel.replica import Readers, reads_alone
+from hpcrl.placement.reading import stored_pieces
+from hpcrl.placement.shards import EMBEDDING
 
 
 def read_config(folder: Path | str, family: str | None = None, kind: Kind = "own") -> DecoderConfig:
@@ -48,10 +42,10 @@ def load_pretrained(
     seed: int = 0,
     trained: bool = False,
     experts: Literal["inner", "whole"] = "inner",
-    cut: Cut = WHOLE,
+    readers: Readers | None = None,
 ) -> tuple[DecoderConfig, Iterator[tuple[str, Tensor]]]:
-    """A folder's configuration, and its parameters under our names, or what a rank has of them, read from disk one by
-    one as they are asked for.
+    """A folder's configuration, and its parameters under our names, or what a rank has of them. They are read as they
+    are asked for, few at a time, by all `readers` together (None: by this process alone, which has all of them).
 
     Under another `head` than the folder's it keeps the trunk. Only a value head, or one for rewards that is to be
     `trained`, may be one that the folder does not have: it is random from `seed`. Raises DataError where another head
@@ -61,7 +55,7 @@ def load_pretrained(
     config = read_config(folder, family, kind).with_experts_cut(experts)
     wanted = config.with_head(head)
     refuse_other_head(Path(folder), config, head, trained)
-    return wanted, _parts(Path(folder), config, wanted, cut, seed)
+    return wanted, _parts(Path(folder), config, wanted, readers or reads_alone(), seed)
 
 
 def save_pretrained(
@@ -86,122 +80,41 @@ def save_pretrained(
 
 
 def load_adapters(
-    config: DecoderConfig, folder: Path | str | None, *, seed: int = 0, cut: Cut = WHOLE
+    config: DecoderConfig, folder: Path | str | None, *, seed: int = 0, readers: Readers | None = None
 ) -> Iterator[tuple[str, Tensor]]:
     """What a rank has of a model's adapters, out of a folder of PEFT's, or new, by the names that PEFT has for them; of
     new heads nothing. `config` has them. Raises DataError where the folder's are others."""
-    parameters = parameters_of(config)
+    readers, family = readers or reads_alone(), family_of(config)
     stored = {} if folder is None else adapter_tensors(Path(folder), config)
-    places = {name: (tensor.file, tensor.name) for name, tensor in stored.items()}
-    files, family = _TensorFiles(Path(folder or ""), config, places), family_of(config)
-    for parameter in parameters:
+    found, new = [], []
+    for parameter in parameters_of(config):
         pieces = family.pieces(config, parameter)
         if all(piece.name in stored for piece in pieces):
-            yield from parts_of(config, cut, [(parameter.name, _whole(files, pieces))])
+            found.append(stored_pieces(parameter, pieces, stored, config.head_dim))
         elif parameter.name.endswith((DOWN, UP)):
-            yield from parts_of(config, cut, [(parameter.name, initial(config, parameter, seed, pieces[0].name))])
-
-
-class _TensorFiles:
-    """The safetensors files of a folder, each open only while a tensor is read: what is mapped of one that stays open
-    stays in memory. Raises DataError naming the file."""
-
-    def __init__(self, folder: Path, config: DecoderConfig, places: Mapping[str, tuple[str, str]]) -> None:
-        self._folder = folder
-        self._head_dim = config.head_dim
-        self._places = places
-
-    def read(self, piece: Piece, rows: slice = EVERYTHING, columns: slice = EVERYTHING) -> Tensor:
-        """These rows and columns of what a piece is in its parameter (a vector is one row), and nothing else. A
-        rotary head is read whole."""
-        file, stored = self._places[piece.name]
-        with naming(self._folder / file), safe_open(self._folder / file, framework="pt") as opened:
-            there = opened.get_slice(stored)
-            if len(there.get_shape()) == 1:
-                found = there[columns]
-            else:
-                found = there[columns, rows] if piece.transposed else there[rows, columns]
-        if piece.paired:
-            found = interleave(found, self._head_dim)
-        return found.t() if piece.transposed else found
+            new.append((parameter, pieces[0].name))
+    yield from read_together(Path(folder or ""), config, found, readers)
+    for parameter, name in new:
+        yield from parts_of(config, readers.cut, [(parameter.name, initial(config, parameter, seed, name))])
 
 
 def _parts(
-    folder: Path, config: DecoderConfig, wanted: DecoderConfig, cut: Cut, seed: int
+    folder: Path, config: DecoderConfig, wanted: DecoderConfig, readers: Readers, seed: int
 ) -> Iterator[tuple[str, Tensor]]:
     """What a rank has of a folder's parameters, as far as the wanted model has them; what that one's head has beside
     them is random."""
-    check_tensors(folder, config)
-    files, family = _TensorFiles(folder, config, tensor_places(folder, config)), family_of(config)
-    holds = {part.parameter.name: part for part in held(wanted, cut)}
-    due = {parameter.name: parameter for parameter in parameters_of(wanted) if parameter.name in holds}
+    stored, family = checked_headers(folder, config), family_of(config)
+    twins = twins_of(stored, config)
+    due = {parameter.name: parameter for parameter in parameters_of(wanted)}
+    found = []
     for parameter in parameters_of(config):
-        name, pieces = parameter.name, family.pieces(config, parameter)
-        if name not in due or due[name].shape != parameter.shape:
-            continue
-        del due[name]
-        if cut.tp == 1 or parameter.tp_dim is None:
-            yield name, _whole(files, pieces)
-        else:
-            yield name, _part(files, pieces, parameter, holds[name])
+        if parameter.name in due and due[parameter.name].shape == parameter.shape:
+            parameter = due.pop(parameter.name)
+            twin = twins[1] if twins is not None and parameter.name == EMBEDDING else None
+            found.append(stored_pieces(parameter, family.pieces(config, parameter), stored, config.head_dim, twin))
+    yield from read_together(folder, wanted, found, readers)
     for name, parameter in due.items():
-        yield from parts_of(wanted, cut, [(name, initial(wanted, parameter, seed))])
-
-
-def _whole(files: _TensorFiles, pieces: Sequence[Piece]) -> Tensor:
-    """A parameter from all of its tensors."""
-    matrices = []
-    for _, alike in groupby(pieces, lambda piece: piece.matrix):
-        parts = [files.read(piece) for piece in alike]
-        matrices.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))
-    return matrices[0] if pieces[0].matrix is None else torch.stack(matrices)
-
-
-def _part(files: _TensorFiles, pieces: Sequence[Piece], parameter: Parameter, own: Held) -> Tensor:
-    """What a rank has of a matrix or vector that is cut, of which it reads nothing else. Padding is zero."""
-    width, part = parameter.shape[-1], torch.zeros(0)
-    for span in _rectangular(own.spans, width):
-        rows, columns = _rectangle(span.place, width)
-        for piece, (top, bottom), (left, right) in _rectangles(pieces, parameter):
-            above, below = max(top, rows.start), min(bottom, rows.stop)
-            first, last = max(left, columns.start), min(right, columns.stop)
-            if first >= last or above >= below:
-                continue
-            found = files.read(piece, slice(above - top, below - top), slice(first - left, last - left))
-            if not len(part):
-                part = torch.zeros(own.parameter.numel, dtype=found.dtype)
-            step = span.step if span.place.rows > 1 else columns.stop - columns.start
-            begin = span.offset + (above - rows.start) * step + first - columns.start
-            part.as_strided((below - above, last - first), (step, 1), begin).copy_(found)
-    return part.view(own.parameter.shape) if len(part) else torch.zeros(own.parameter.shape)
-
-
-def _rectangles(pieces: Sequence[Piece], parameter: Parameter) -> Iterator[tuple[Piece, Bounds, Bounds]]:
-    """The rows and columns of each piece; a parameter of several matrices has them one below another."""
-    height = 1 if len(parameter.shape) == 1 else parameter.shape[-2]
-    for matrix, alike in groupby(pieces, lambda piece: piece.matrix):
-        top, right = height * (matrix or 0), 0
-        for piece in alike:
-            wide = piece.rows if piece.transposed or len(parameter.shape) == 1 else parameter.shape[-1]
-            left, right = right, right + wide
-            yield piece, (top, top + height), (left, right)
-
-
-def _rectangular(spans: Iterable[Span], width: int) -> Iterator[Span]:
-    """The same, those of several runs of whole rows run by run."""
-    for span in spans:
-        if span.place.rows > 1 and span.place.run > width:
-            yield from (span.part(row, 1) for row in range(span.place.rows))
-        else:
-            yield span
-
-
-def _rectangle(place: Place, width: int) -> tuple[slice, slice]:
-    """The rows and columns of a place in a matrix of such rows; a vector has one row."""
-    row, column = divmod(place.first, width)
-    if place.rows == 1 and place.run > width:
-        return slice(row, row + place.run // width), slice(0, width)
-    return slice(row, row + place.rows), slice(column, column + place.run)
+        yield from parts_of(wanted, readers.cut, [(name, initial(wanted, parameter, seed))])
 
 
 def write_random_pretrained(

@@ -54,7 +54,7 @@ class ParallelContext:
         self.rank = rank
         self.device = device
         self._network = network
-        self._nodes = nodes or (0,) * world_size
+        self.nodes = tuple(nodes) or (0,) * world_size
         self._deterministic = deterministic
         self._meter = meter or Meter()
         self._store: dist.TCPStore | None = None
@@ -80,12 +80,16 @@ class ParallelContext:
         return f"{host}:{port}"
 
     def join(self, invitation: str, timeout_s: float = 1800.0) -> None:
-        """Meet the others at what rank 0's `invite` returned. No collective, here or in a group, waits longer.
+        """Meet the others at what rank 0's `invite` returned, and form the group of all. No collective, here or in a
+        group, waits longer.
 
         Raises PeerLostError.
         """
-        if len(self._everyone) == 1:
-            return
+        if len(self._everyone) > 1:
+            self._meet(invitation, timeout_s)
+        self.form([self._everyone])
+
+    def _meet(self, invitation: str, timeout_s: float) -> None:
         host, _, port = invitation.rpartition(":")
         timeout = self._timeout = timedelta(seconds=timeout_s)
         if self._store is None:
@@ -123,7 +127,7 @@ class ParallelContext:
                     self.rank,
                     self.device,
                     process_group,
-                    neighbours=neighbours(ranks, self._nodes),
+                    neighbours=neighbours(ranks, self.nodes),
                     deterministic=self._deterministic,
                     meter=self._meter,
                 )

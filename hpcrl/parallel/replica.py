@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -11,7 +12,40 @@ from hpcrl.parallel.group import Group
 from hpcrl.placement.layouts import Layout, Ranks
 from hpcrl.placement.shards import WHOLE, Cut, cut_of
 
+CPU = torch.device("cpu")
 AXES: tuple[Literal["tp", "pp", "dp"], ...] = ("tp", "pp", "dp")
+
+
+@dataclass(frozen=True)
+class Readers:
+    """All ranks of a replica, who read its files together: each a share, which then goes to whoever has some of it."""
+
+    ranks: Ranks
+    cuts: tuple[Cut, ...]
+    """What each of them has of the model."""
+    nodes: tuple[int, ...]
+    """That of every worker."""
+    group: Group
+    """All workers, or at least these ranks: messages go in it."""
+
+    @cached_property
+    def index(self) -> int:
+        """Which of them this rank is."""
+        return self.ranks.index(self.rank)
+
+    @property
+    def rank(self) -> int:
+        return self.group.ranks[self.group.index]
+
+    @property
+    def cut(self) -> Cut:
+        """What this rank has."""
+        return self.cuts[self.index]
+
+
+def reads_alone(cut: Cut = WHOLE, device: torch.device = CPU) -> Readers:
+    """Somebody who asks nobody."""
+    return Readers((0,), (cut,), (0,), Group((0,), 0, device))
 
 
 @dataclass(frozen=True)
@@ -27,6 +61,7 @@ class ReplicaGroups:
     pp: Group
     block: Group
     """All ranks of this rank's part, in the order of the layout."""
+    readers: Readers
 
     @property
     def head(self) -> int:
@@ -62,11 +97,14 @@ def groups_of(context: ParallelContext, layout: Layout, ranks: Ranks) -> Replica
         context.group(next(group for group in layout.groups(axis, ranks) if context.rank in group)) for axis in AXES
     )
     block = context.group(layout.data_part(index // layout.tp % layout.dp, ranks))
-    return ReplicaGroups(cut_of(layout, index), dp, tp, pp, block)
+    cuts = tuple(cut_of(layout, other) for other in range(layout.size))
+    readers = Readers(ranks, cuts, context.nodes, context.group(context.everyone))
+    return ReplicaGroups(readers.cut, dp, tp, pp, block, readers)
 
 
 def over_data(group: Group) -> ReplicaGroups:
     """Those of a replica that each rank of `group` holds whole."""
     rank = group.ranks[group.index]
     alone = Group((rank,), rank, group.device)
-    return ReplicaGroups(WHOLE, group, alone, alone, alone)
+    readers = Readers(group.ranks, (WHOLE,) * group.size, (0,) * (max(group.ranks) + 1), group)
+    return ReplicaGroups(WHOLE, group, alone, alone, alone, readers)

@@ -56,12 +56,10 @@ class Moves:
 IDLE = Moves((NONE, NONE), (Round((), ()), Round((), ())))
 
 
-@lru_cache(maxsize=64)
-def moves(source: tuple[Holding, ...], target: tuple[Holding, ...], nodes: tuple[int, ...], rank: int) -> Moves:
+def planned(source: tuple[Holding, ...], target: tuple[Holding, ...], nodes: tuple[int, ...], rank: int) -> Moves:
     """What worker `rank` does so that the elements of `source` come to where `target` has them.
 
-    The i-th holdings are worker i's, and `nodes[i]` its node. A file may stand for a worker: on a node of its own, it
-    has a source and no target; what is received from it is read.
+    The i-th holdings are worker i's, and `nodes[i]` its node.
 
     Raises ValueError where nobody has what this worker is to have.
     """
@@ -82,6 +80,10 @@ def moves(source: tuple[Holding, ...], target: tuple[Holding, ...], nodes: tuple
         receives = found.chosen(found.receives_E & (found.second_E == second))
         rounds.append(Round(sends.by_peer(sets, offsets_2K, int(second)), receives.by_peer(sets, offsets_2K, 1)))
     return Moves(_copies(sets, classes, workers, offsets_2K), (rounds[0], rounds[1]))
+
+
+moves = lru_cache(maxsize=64)(planned)
+"""The same of what moves again and again."""
 
 
 class _Workers(NamedTuple):

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from hpcrl.engines.shard import CopiedShard
 from hpcrl.families.places import Span
 from hpcrl.families.reader import parameters_of
 from hpcrl.parallel.group import Group
-from hpcrl.parallel.replica import ReplicaGroups
+from hpcrl.parallel.replica import ReplicaGroups, reads_alone
 from hpcrl.placement.buffers import ALIGNMENT, shard_bounds
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.shards import WHOLE, cut_of
@@ -61,7 +61,7 @@ class Silent:
 def silent(dp: int = 0, of: int = 1) -> ReplicaGroups:
     alone: Any = Silent()
     data: Any = Silent(dp, of)
-    return ReplicaGroups(WHOLE, data, alone, alone, alone)
+    return ReplicaGroups(WHOLE, data, alone, alone, alone, reads_alone())
 
 
 def wholes(part: str) -> dict[str, torch.Tensor]:
@@ -184,8 +184,8 @@ def test_files_hold_what_memory_held(tmp_path: Path) -> None:
 def digests_of_a_block(context: Any, layout: Layout, saved: list[CopiedShard]) -> tuple[str, str, CopiedShard]:
     memory = FlatParameters(CONFIG, cut_of(layout, context.rank), torch.float32, CPU, trainable=False)
     alone, both = Group((context.rank,), context.rank, CPU), everyone(context)
-    groups = ReplicaGroups(cut_of(layout, context.rank), alone, both if layout.tp > 1 else alone, both, both)
-    groups = replace(groups, pp=both if layout.pp > 1 else alone)
+    tp, pp = (both if axis > 1 else alone for axis in (layout.tp, layout.pp))
+    groups = ReplicaGroups(cut_of(layout, context.rank), alone, tp, pp, both, reads_alone())
     adamw = ShardedAdamW("actor", memory.slice(groups.dp), groups, OptimizerConfig(lr=0.1))
     adamw.load(saved)
     return adamw.digest(), adamw.parameters_digest(), adamw.snapshot()

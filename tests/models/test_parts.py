@@ -6,10 +6,10 @@ from support.tiny_models import gpt2_config, mixtral_config, odd_config, parts_o
 
 from hpcrl.engines.flat import new_model
 from hpcrl.families.config import Experts
-from hpcrl.models import pretrained
 from hpcrl.models.init import random_init
 from hpcrl.models.pretrained import load_pretrained, write_random_pretrained
-from hpcrl.placement.shards import Cut, held
+from hpcrl.parallel.replica import reads_alone
+from hpcrl.placement.shards import Cut
 
 CONFIGS = {
     "tied": tiny_config(blocks=4, tied=True),
@@ -29,27 +29,10 @@ def test_a_rank_is_given_its_part_of_each_parameter_that_it_holds(tmp_path, name
     config = CONFIGS[name]
     write_random_pretrained(tmp_path, config, seed=7)
     expected = dict(parts_of(dict(random_init(config, 7)), config, cut))
-    found = dict(load_pretrained(tmp_path, experts=EXPERTS.get(name, "inner"), cut=cut)[1])
+    found = dict(load_pretrained(tmp_path, experts=EXPERTS.get(name, "inner"), readers=reads_alone(cut))[1])
     assert found.keys() == expected.keys()
     for key, part in found.items():
         torch.testing.assert_close(part, expected[key], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("cut", [Cut(1, 2), Cut(0, 4, 1, 2), Cut(3, 4)], ids=str)
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_rank_reads_nothing_that_it_does_not_hold(tmp_path, monkeypatch, name, cut):
-    write_random_pretrained(tmp_path, CONFIGS[name], seed=7)
-    read, files = [], pretrained._TensorFiles.read
-
-    def counting(self, *arguments):
-        found = files(self, *arguments)
-        read.append(found.numel())
-        return found
-
-    monkeypatch.setattr(pretrained._TensorFiles, "read", counting)
-    loaded = dict(load_pretrained(tmp_path, experts=EXPERTS.get(name, "inner"), cut=cut)[1])
-    assert loaded.keys() == {part.parameter.name for part in held(CONFIGS[name], cut)}
-    assert sum(read) == sum(span.place.numel for part in held(CONFIGS[name], cut) for span in part.spans)
 
 
 @pytest.mark.parametrize("stage", [0, 1])
