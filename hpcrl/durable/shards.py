@@ -86,7 +86,7 @@ def open_shard(path: Path) -> ShardFile:
                 raise ValueError(f"a header of {size} bytes is longer than the file")
             header = json.loads(file.read(size))
         state = json.loads(header.pop("__metadata__")["state"])
-        spans = tuple(map(_span, state["spans"]))
+        spans = placed_spans(state["spans"])
         for entry in header.values():
             _refuse_unknown(entry)
     except OSError as error:
@@ -119,6 +119,11 @@ def _refuse_unknown(entry: Mapping[str, Any]) -> None:
     begin, end = entry["data_offsets"]
     if entry["dtype"] not in NUMPY_TYPES or not 0 <= begin <= end:
         raise ValueError(f"{entry['dtype']} at bytes {begin} to {end}")
+
+
+def placed_spans(said: Iterable[Sequence[Any]]) -> tuple[Span, ...]:
+    """The spans of which `span_state` says this."""
+    return tuple(map(_span, said))
 
 
 def span_state(spans: Iterable[Span]) -> list[list[Any]]:

@@ -51,7 +51,7 @@ class ShardedAdamW(ShardedMasters):
     def _norm(self, own_S: torch.Tensor) -> float:
         """Every element of the model counts once: by its owner."""
         square = torch.zeros(1, dtype=torch.float64, device=own_S.device)
-        for piece, of_others in placed_chunks(own_S, [span for span in self._spans if not span.owned]):
+        for piece, of_others in placed_chunks(own_S, [span for span in self.spans if not span.owned]):
             squares = own_S[piece].double().square()
             for span in of_others:
                 runs(squares, span).zero_()

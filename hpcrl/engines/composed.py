@@ -23,7 +23,6 @@ from hpcrl.engines.engine import (
     Kind,
     Objective,
     Sequences,
-    Statistic,
     Totals,
     TrainResult,
     Update,
@@ -37,11 +36,13 @@ from hpcrl.engines.pipeline import Pipeline
 from hpcrl.engines.release import DeviceBuffers
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.shard import CopiedShard, Shard
+from hpcrl.engines.sums import Sums
 from hpcrl.engines.teaching import taught_routers
 from hpcrl.engines.updater import Updater
 from hpcrl.families.adapters import with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
+from hpcrl.families.places import Span
 from hpcrl.families.spaces import Space, space_of
 from hpcrl.models.history import Generated
 from hpcrl.models.kernels import Kernels
@@ -219,6 +220,10 @@ class ComposedEngine:
     def snapshot(self) -> CopiedShard:
         return self._saved.snapshot(self._buffers.copied).with_state(space=self.space)
 
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return self._saved.spans
+
     def load(self, shards: Iterable[Shard]) -> bool:
         self._buffers.need("parameters", "optimizer")
         return self._saved.load(shards)
@@ -292,7 +297,7 @@ class ComposedEngine:
         """Whether something is so on any of them."""
         return bool(self._together.total(torch.tensor([int(so)])))
 
-    def _gradients(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
+    def _gradients(self, sequences: Sequences, columns: Columns, objective: Objective) -> Sums:
         """As `_backward`, by kernels that give the same bits every time."""
         if not len(sequences) and not self._trains_in_step:
             return self._backward(sequences, columns, objective)
@@ -304,9 +309,9 @@ class ComposedEngine:
             anyone,
         )
 
-    def _backward(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
+    def _backward(self, sequences: Sequences, columns: Columns, objective: Objective) -> Sums:
         """This rank's gradient, and its share of the statistics: nothing on another stage than the last."""
-        sums = _Sums(self.total)
+        sums = Sums(self.total)
 
         def loss(rows: list[int], predictions: Predictions) -> torch.Tensor:
             share, statistics = objective.loss(predictions, self._model.columns(columns, sequences, rows))
@@ -371,26 +376,3 @@ def _refuses(objective: Objective, totals: Totals) -> bool:
     if objective.refuses is None:
         return False
     return objective.refuses({name: total / weight if weight else math.nan for name, (total, weight) in totals.items()})
-
-
-class _Sums:
-    """Losses and statistics of micro-batches added up in float64."""
-
-    def __init__(self, total: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self._total = total
-        self._names: list[str] = []
-        self._sums: torch.Tensor | float = 0.0
-
-    def __bool__(self) -> bool:
-        return isinstance(self._sums, torch.Tensor)
-
-    def add(self, loss: torch.Tensor, statistics: Mapping[str, Statistic]) -> None:
-        self._names = sorted(statistics)
-        numbers = [loss, *(number for name in self._names for number in statistics[name])]
-        self._sums = self._sums + torch.stack([number.detach().double() for number in numbers])
-
-    def totals(self) -> tuple[float, Totals]:
-        """The loss, and every statistic, of all ranks."""
-        assert isinstance(self._sums, torch.Tensor), "something was added"
-        loss, *numbers = self._total(self._sums).tolist()
-        return loss, dict(zip(self._names, zip(numbers[::2], numbers[1::2], strict=True), strict=True))

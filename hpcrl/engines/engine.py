@@ -17,6 +17,7 @@ from hpcrl.data.micro_batches import runs
 from hpcrl.data.prefixes import prompt_numbers
 from hpcrl.engines.shard import CopiedShard, Shard
 from hpcrl.families.config import DecoderConfig, HeadKind
+from hpcrl.families.places import Span
 from hpcrl.families.spaces import Space
 from hpcrl.models.history import Generated
 from hpcrl.models.kernels import Kernels
@@ -321,6 +322,11 @@ class EngineState(Protocol):
 
     def snapshot(self) -> CopiedShard:
         """A copy of what this rank owns of parameters and optimizer. Asks no other rank."""
+        ...
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where in the model the elements are that this rank has parameters and optimizer of."""
         ...
 
     def load(self, shards: Iterable[Shard]) -> bool:

@@ -35,7 +35,7 @@ class ShardedMasters:
         self._name = name
         self._slice = slice_
         self._groups = groups
-        self._spans = slice_.spans
+        self.spans = slice_.spans
         self.master_S = slice_.master_S
         self.updates = 0
 
@@ -60,8 +60,8 @@ class ShardedMasters:
     def snapshot(self, copied: Copied = on_host) -> CopiedShard:
         """Copies of what it owns of its slice."""
         copies = {part: copied(tensor) for part, tensor in self.parts.items()}
-        owned = tuple(span for span in self._spans if span.owned)
-        if len(owned) == len(self._spans):
+        owned = tuple(span for span in self.spans if span.owned)
+        if len(owned) == len(self.spans):
             return CopiedShard({part: copy.numpy() for part, copy in copies.items()}, owned, {"updates": self.updates})
         kept = packed(owned)
         for part, whole in copies.items():
@@ -78,14 +78,14 @@ class ShardedMasters:
         DamagedCheckpointError where they lack some of it.
         """
         wanted: defaultdict[str, list[Span]] = defaultdict(list)
-        for span in self._spans:
+        for span in self.spans:
             wanted[span.place.parameter].append(span)
         filled, exact = 0, True
         for shard in shards:
             self.updates = shard.state["updates"]
             exact &= all(shard.dtype(part).itemsize == tensor.itemsize for part, tensor in self.parts.items())
             filled += sum(self._take(shard, theirs, wanted[theirs.place.parameter]) for theirs in shard.spans)
-        if filled != (needed := sum(span.place.numel for span in self._spans)):
+        if filled != (needed := sum(span.place.numel for span in self.spans)):
             raise DamagedCheckpointError(
                 f"{self._name}: the checkpoint's shards hold {filled} of the {needed} elements that this rank has"
             )
@@ -94,7 +94,7 @@ class ShardedMasters:
 
     def digest(self) -> str:
         """Checksums of all parts over all ranks, and the number of updates."""
-        summed = digest_of(list(self.parts.values()), self._spans, self._groups.total_of_shares)
+        summed = digest_of(list(self.parts.values()), self.spans, self._groups.total_of_shares)
         return f"{summed}{self.updates:08x}"
 
     def digest_of(self, shards: Sequence[Shard]) -> str:
@@ -112,7 +112,7 @@ class ShardedMasters:
 
     def parameters_digest(self) -> str:
         """That of what the model computes with, over all ranks; each looks at its slice."""
-        return digest_of([self._slice.weights_S], self._spans, self._groups.total_of_shares)
+        return digest_of([self._slice.weights_S], self.spans, self._groups.total_of_shares)
 
     def tensors(self) -> list[torch.Tensor]:
         """All that is held on the model's device beside its own memory."""
@@ -151,6 +151,11 @@ class MasterState:
     def masters(self) -> torch.Tensor:
         """This rank's slice of them."""
         return self._masters.master_S
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where the elements of that slice are in the model."""
+        return self._masters.spans
 
     def blend(self, theirs: torch.Tensor, decay: float) -> None:
         """Keep `decay` of the masters, and take the rest of others that lie as they do. Raises InternalError."""

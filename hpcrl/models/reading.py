@@ -38,7 +38,7 @@ def read_together(
 
     All readers go through it to its end. Raises DataError naming the file, and PeerLostError.
     """
-    with _TensorFiles(folder, config.head_dim) as files:
+    with TensorFiles(folder, config.head_dim) as files:
         of_cuts = {cut: {part.parameter.name: part for part in held(config, cut)} for cut in set(readers.cuts)}
         names = {name for parts in of_cuts.values() for name in parts}
         needed = [pieces for pieces in parameters if pieces[0].parameter.name in names]
@@ -78,7 +78,7 @@ def _spread(round_: Round, rooms: Mapping[Cut, _Room], source: Tensor, target: T
     carry_out(view, source, target, readers.group, parties=len(readers.ranks))
 
 
-class _TensorFiles:
+class TensorFiles:
     """The files of a folder, opened as they are needed. Raises DataError naming the file."""
 
     def __init__(self, folder: Path, head_dim: int) -> None:
@@ -87,7 +87,7 @@ class _TensorFiles:
         self._opened: dict[str, BinaryIO] = {}
         self._closing = ExitStack()
 
-    def __enter__(self) -> "_TensorFiles":
+    def __enter__(self) -> "TensorFiles":
         return self
 
     def __exit__(self, *_: object) -> None:

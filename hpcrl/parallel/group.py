@@ -159,6 +159,16 @@ class Group:
         fill(whole, source)
         return whole.cpu().numpy().tobytes()
 
+    def told_by_all(self, data: bytes) -> list[bytes]:
+        """What each rank has, on all."""
+        if self.size == 1:
+            return [data]
+        sizes = self.gathered(torch.tensor([len(data)], device=self.device))[:, 0].tolist()
+        own = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=self.device)
+        own[: len(data)] = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8)[: len(data)]
+        rows = self.gathered(own).cpu().numpy()
+        return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+
     def exchange(self, sends: Iterable[Message] = (), receives: Iterable[Message] = ()) -> Pending:
         """Begin to send and to receive. Between two ranks messages arrive in the order in which they were sent.
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Literal
 
 import torch
+from msgspec.msgpack import decode, encode
 
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.group import Group
@@ -80,6 +81,17 @@ class ReplicaGroups:
     def total_of_shares(self, vector: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks of the replica, in one order on all of them."""
         return self.pp.total(self.tp.total(self.dp.total(vector)))
+
+    def told_by_all(self, data: bytes) -> tuple[bytes, ...]:
+        """What each rank of the replica has, on all, in the order of its ranks."""
+        of_tensor = encode(self.dp.told_by_all(data))
+        of_stages = self.pp.told_by_all(encode(self.tp.told_by_all(of_tensor)))
+        by_stage = [[_listed(each) for each in _listed(of_stage)] for of_stage in of_stages]
+        return tuple(of_dp[part] for of_tp in by_stage for part in range(self.dp.size) for of_dp in of_tp)
+
+
+def _listed(data: bytes) -> list[bytes]:
+    return decode(data, type=list[bytes])
 
 
 def sharing(layout: Layout, ranks: Ranks) -> Iterator[Ranks]:

@@ -78,7 +78,7 @@ class Rank:
     dp: int
 
     def spans(self) -> tuple[Span, ...]:
-        return self.adamw._spans
+        return self.adamw.spans
 
 
 def ranks(layout: Layout) -> list[Rank]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.pool import RankPool, gloo_pool
+from support.reading import rchar
 from support.tiny_models import gpt2_config, mixtral_config, qwen3_config, tiny_config
 
 from hpcrl.errors import DataError
@@ -37,13 +38,6 @@ SMALL = {"read_bytes": 1 << 14, "least_bytes": 1 << 10}
 def pool() -> Iterator[RankPool]:
     with gloo_pool(4) as ranks:
         yield ranks
-
-
-def rchar() -> int:
-    """Bytes that this process has read so far by system calls: what is mapped is not among them, and nothing is mapped
-    of a file's tensors."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("rchar"))
 
 
 def loaded(

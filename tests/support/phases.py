@@ -20,6 +20,8 @@ PHASES = {
     "join": "hpcrl.parallel.context:ParallelContext.join",
     "form": "hpcrl.parallel.context:ParallelContext.form",
     "build": "hpcrl.algos.host:TorchHost._build",
+    "read": "hpcrl.models.reading:TensorFiles.packed",
+    "stretch": "hpcrl.engines.shared_shards:SharedShards._read",
     "load": "hpcrl.engines.composed:ComposedEngine.load",
     "generate": "hpcrl.engines.composed:ComposedEngine.generate",
     "ask": "hpcrl.engines.servers.ask_vllm:Connection.generate",
@@ -46,12 +48,12 @@ PHASES = {
 }
 """Phase → what is wrapped.
 
-join, form: group creation; build, load: weights, and a checkpoint's shards; ask, hear: a generation that a server
-makes, and a response or another word of it; decode: a token of all rows that are being generated; inference: a forward
-call without gradients; judge: a reward model's call; minibatch: all of one; forward: of one micro-batch, in inference
-too; total, reduce, gather: the collectives of statistics, gradients and parameters; carry: what a rank sends and
-receives in a move or a blend; give: a file of weights, for vLLM; release: into host memory; restore: also of what never
-left; snapshot: a checkpoint's copy.
+join, form: group creation; build, load: weights, and a checkpoint's shards; read: a rank's share of a model's files,
+a round of it; stretch: a piece of a shard; ask, hear: a generation that a server makes, and a response or another word
+of it; decode: a token of all rows that are being generated; inference: a forward call without gradients; judge: a
+reward model's call; minibatch: all of one; forward: of one micro-batch, in inference too; total, reduce, gather: the
+collectives of statistics, gradients and parameters; carry: what a rank sends and receives in a move or a blend; give: a
+file of weights, for vLLM; release: into host memory; restore: also of what never left; snapshot: a checkpoint's copy.
 Where one member of a group waits at `reduce.begin`, or dies there, the others are inside that collective.
 """
 
