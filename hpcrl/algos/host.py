@@ -22,9 +22,8 @@ from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading
 from hpcrl.durable.digests import with_memory
 from hpcrl.durable.files import Files
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.shards import Shard, ShardFile, open_shard, span_state
-from hpcrl.engines.engine import KINDS, EngineState
-from hpcrl.engines.shared_shards import SharedShards
+from hpcrl.durable.shards import Shard, open_shard, span_state
+from hpcrl.engines.engine import KINDS, EngineState, ShardParts
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.attention import flash_attention
@@ -333,7 +332,7 @@ class TorchHost:
             opened = [open_shard(self._context.run_dir / shard.name) for shard in saved.shards]
             memories: list[Mapping[str, Any]] = [shard.state["algorithm"] for shard in opened]
             shards = RoleModel.of(self._experiment, name).shards(opened, state.space)
-            exact = state.load(self._read(name, self._shared(name, opened) if shards is opened else shards))
+            exact = state.load(self._read(name, state.shared(opened) if shards is opened else shards))
             summed = state.digest() if exact and shards is opened else state.digest_of(opened)
         for memory in memories if saved.digest else ():
             if saved.digest != (digest := with_memory(summed, memory)):
@@ -341,13 +340,7 @@ class TorchHost:
         if role is not None:
             role.load_state(memories[0])
 
-    def _shared(self, name: str, shards: Sequence[ShardFile]) -> SharedShards:
-        """These, read by all of the role's ranks together."""
-        home = self._plan.home(name)
-        groups = groups_of(self._parallel, home.arrangement, home.ranks)
-        return SharedShards(shards, self._state(home.model).spans, groups)
-
-    def _read(self, name: str, shards: SharedShards | Sequence[Shard]) -> Iterator[Shard]:
+    def _read(self, name: str, shards: ShardParts) -> Iterator[Shard]:
         """One after another, while whoever waits is told how far it is."""
         for number, shard in enumerate(shards, 1):
             self._context.told(f"loading {name}'s checkpoint, part {number} of {len(shards)}")

@@ -11,6 +11,7 @@ import torch
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between, LoraConfig, ModelConfig, TrainedModelConfig, lora_of
+from hpcrl.durable.shards import ShardFile
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.adapters import AdaptedModel, adapted_in_flat_buffers
 from hpcrl.engines.checksum import digest_of, digest_of_parts
@@ -36,13 +37,13 @@ from hpcrl.engines.pipeline import Pipeline
 from hpcrl.engines.release import DeviceBuffers
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.shard import CopiedShard, Shard
+from hpcrl.engines.shared_shards import SharedShards
 from hpcrl.engines.sums import Sums
 from hpcrl.engines.teaching import taught_routers
 from hpcrl.engines.updater import Updater
 from hpcrl.families.adapters import with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
-from hpcrl.families.places import Span
 from hpcrl.families.spaces import Space, space_of
 from hpcrl.models.history import Generated
 from hpcrl.models.kernels import Kernels
@@ -220,9 +221,8 @@ class ComposedEngine:
     def snapshot(self) -> CopiedShard:
         return self._saved.snapshot(self._buffers.copied).with_state(space=self.space)
 
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        return self._saved.spans
+    def shared(self, shards: Sequence[ShardFile]) -> SharedShards:
+        return SharedShards(shards, self._saved.spans, self._groups)
 
     def load(self, shards: Iterable[Shard]) -> bool:
         self._buffers.need("parameters", "optimizer")

@@ -3,7 +3,7 @@
 Shape legend: B sequences; L tokens of all of them; P labels of all of them (the tokens that are predicted).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, get_args
@@ -15,9 +15,9 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between, ModelConfig, Offload, offload_of
 from hpcrl.data.micro_batches import runs
 from hpcrl.data.prefixes import prompt_numbers
+from hpcrl.durable.shards import ShardFile
 from hpcrl.engines.shard import CopiedShard, Shard
 from hpcrl.families.config import DecoderConfig, HeadKind
-from hpcrl.families.places import Span
 from hpcrl.families.spaces import Space
 from hpcrl.models.history import Generated
 from hpcrl.models.kernels import Kernels
@@ -306,6 +306,10 @@ Held = Mapping[Kind, int]
 """Bytes of each kind."""
 
 
+class ShardParts(Sized, Iterable[Shard], Protocol):
+    """Shards, or parts of some, one after another."""
+
+
 class EngineState(Protocol):
     """What the host, and no algorithm, asks of an engine. All but `attention`, `parameters_digest`, `release`,
     `held` and `cut` are of roles that change."""
@@ -324,9 +328,9 @@ class EngineState(Protocol):
         """A copy of what this rank owns of parameters and optimizer. Asks no other rank."""
         ...
 
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """Where in the model the elements are that this rank has parameters and optimizer of."""
+    def shared(self, shards: Sequence[ShardFile]) -> ShardParts:
+        """What this rank is to `load` of all shards of a cut in this space: all of the role's ranks go through it, each
+        reads some, and sends them to others that have them too."""
         ...
 
     def load(self, shards: Iterable[Shard]) -> bool:

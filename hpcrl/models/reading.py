@@ -10,7 +10,6 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from hpcrl.errors import DataError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.headers import StoredTensor, naming
 from hpcrl.families.stored import untied
@@ -126,6 +125,6 @@ class TensorFiles:
             while read < len(into):
                 count = os.preadv(descriptor, [into[read:]], tensor.begin + begin + read)
                 if not count:
-                    raise DataError(f"{path} ends before {tensor.name} does.", "Copy it again.")
+                    raise OSError(f"it ends before {tensor.name} does")
                 read += count
         return found

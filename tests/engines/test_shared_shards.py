@@ -17,7 +17,6 @@ from hpcrl.durable.files import Files
 from hpcrl.durable.shards import open_shard, span_state
 from hpcrl.engines import shared_shards
 from hpcrl.engines.composed import ComposedEngine
-from hpcrl.engines.shared_shards import SharedShards
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.replica import groups_of, sharing
 from hpcrl.placement.layouts import parse_layout
@@ -67,15 +66,15 @@ def loaded(
     paths = sorted(folder.glob("*.safetensors"))
     engine.load([open_shard(path) for path in paths])
     alone = {name: tensor.clone() for name, tensor in parts(engine).items()}, engine.digest()
-    engine.load(SharedShards([open_shard(path) for path in paths], engine.spans, engine._groups))  # all code is there
+    engine.load(engine.shared([open_shard(path) for path in paths]))  # all code is there
     for tensor in parts(engine).values():
         tensor.fill_(-1.0)
     shards = [open_shard(path) for path in paths]
     with mock.patch.object(shared_shards, "shared_reading", partial(shared_reading, numel=numel)):
         before = rchar()
-        exact = engine.load(SharedShards(shards, engine.spans, engine._groups))
+        exact = engine.load(engine.shared(shards))
         read = rchar() - before
-    where = [slice(span.offset, span.stop) for span in engine.spans if span.place.rows == 1]
+    where = [slice(span.offset, span.stop) for span in engine._saved.spans if span.place.rows == 1]
     same = all(torch.equal(tensor[at], alone[0][name][at]) for name, tensor in parts(engine).items() for at in where)
     return read, same and engine.digest() == alone[1], exact
 
