@@ -41,6 +41,7 @@ def work(context, layout, ranks):
         groups.total(own).tolist(),
         own.tolist(),
         everywhere.tolist(),
+        groups.told_by_all(b"a" * context.rank),
     )
 
 
@@ -52,12 +53,13 @@ def test_a_rank_has_its_cut_its_groups_and_sums_over_parts_that_all_know(pool, l
     results = pool.run(work, layout, ranks)
     assert results[: 8 - layout.size] == [None] * (8 - layout.size)
     heads = [layout.data_part(part, ranks)[-layout.tp] for part in range(layout.dp)]
-    for rank, (cut, axes, is_head, total, own, everywhere) in zip(ranks, results[8 - layout.size :], strict=True):
+    for rank, (cut, axes, is_head, total, own, everywhere, told) in zip(ranks, results[8 - layout.size :], strict=True):
         for number, axis in enumerate(("dp", "tp", "pp")):
             assert axes[number] in layout.groups(axis, ranks) and rank in axes[number]
         assert (axes[1].index(rank), axes[2].index(rank)) == (cut.tensor, cut.stage)
         assert axes[3] in [layout.data_part(part, ranks) for part in range(layout.dp)] and rank in axes[3]
         assert is_head == (rank in heads)
+        assert told == tuple(b"a" * other for other in ranks)
         assert total == [float(sum(10**part for part in range(layout.dp)))]
         assert own == [float(10 ** axes[0].index(rank)) if cut.is_last else -1.0]
         assert everywhere == [sum(10**other for other in ranks)]
