@@ -54,7 +54,7 @@ class SharedShards:
             have[rank] = NOTHING if stretch is None else holding(stretch.spans)
             want[rank] = holding(there)
         own = spans[readers.index]
-        view = planned(tuple(have), tuple(want), readers.nodes, readers.rank)
+        view = planned(have, want, readers.nodes, readers.rank)
         arrays, device = {}, readers.group.device
         for array in some.arrays:
             source = torch.from_numpy(read.pop(array, np.empty(0, some.dtype(array)))).to(device)

@@ -73,7 +73,7 @@ def _spread(round_: Round, rooms: Mapping[Cut, _Room], source: Tensor, target: T
     want = list(have)
     for rank, cut, reads in zip(readers.ranks, readers.cuts, round_, strict=True):
         have[rank], want[rank] = holding(read_spans(reads)), wanted[cut]
-    view = planned(tuple(have), tuple(want), readers.nodes, readers.rank)
+    view = planned(have, want, readers.nodes, readers.rank)
     carry_out(view, source, target, readers.group, parties=len(readers.ranks))
 
 

@@ -11,7 +11,7 @@ rectangles; P pairs of a set and a worker that lacks it; E transfers, each of on
 and target.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcrl.placement.holdings import Holding, Pattern
-from hpcrl.placement.overlaps import overlaps
+from hpcrl.placement.overlaps import Overlaps, found_overlaps, overlaps
 from hpcrl.placement.rectangles import NONE, Rectangles
 
 
@@ -53,13 +53,26 @@ class Moves:
     rounds: tuple[Round, Round]
 
 
+_Meet = Callable[[tuple[Pattern, ...], tuple[Pattern, ...]], Overlaps]
 IDLE = Moves((NONE, NONE), (Round((), ()), Round((), ())))
 
 
-def planned(source: tuple[Holding, ...], target: tuple[Holding, ...], nodes: tuple[int, ...], rank: int) -> Moves:
+@lru_cache(maxsize=64)
+def moves(source: tuple[Holding, ...], target: tuple[Holding, ...], nodes: tuple[int, ...], rank: int) -> Moves:
+    """As `planned`, of what moves again and again: it is remembered."""
+    return planned(source, target, nodes, rank, overlaps)
+
+
+def planned(
+    source: Sequence[Holding],
+    target: Sequence[Holding],
+    nodes: tuple[int, ...],
+    rank: int,
+    meet: _Meet = found_overlaps,
+) -> Moves:
     """What worker `rank` does so that the elements of `source` come to where `target` has them.
 
-    The i-th holdings are worker i's, and `nodes[i]` its node.
+    The i-th holdings are worker i's, and `nodes[i]` its node. `meet` says where patterns do.
 
     Raises ValueError where nobody has what this worker is to have.
     """
@@ -68,7 +81,7 @@ def planned(source: tuple[Holding, ...], target: tuple[Holding, ...], nodes: tup
     names = tuple({name: None for held in {id(held.names): held.names for held in target}.values() for name in held})
     tables = tuple(_Table.of([held[worker] for worker in workers.order], names) for held in (source, target))
     classes = _Classes.of(tables)
-    parts = [_sets(tables, classes, alike, workers) for alike in _geometries(tables, classes, workers)]
+    parts = [_sets(tables, classes, alike, workers, meet) for alike in _geometries(tables, classes, workers)]
     if not parts:
         return IDLE
     sets = _Sets.joined(parts)
@@ -80,10 +93,6 @@ def planned(source: tuple[Holding, ...], target: tuple[Holding, ...], nodes: tup
         receives = found.chosen(found.receives_E & (found.second_E == second))
         rounds.append(Round(sends.by_peer(sets, offsets_2K, int(second)), receives.by_peer(sets, offsets_2K, 1)))
     return Moves(_copies(sets, classes, workers, offsets_2K), (rounds[0], rounds[1]))
-
-
-moves = lru_cache(maxsize=64)(planned)
-"""The same of what moves again and again."""
 
 
 class _Workers(NamedTuple):
@@ -209,7 +218,7 @@ class _Sets(NamedTuple):
         )
 
 
-def _sets(tables: _Tables, classes: _Classes, alike: np.ndarray, workers: _Workers) -> _Sets:
+def _sets(tables: _Tables, classes: _Classes, alike: np.ndarray, workers: _Workers, meet: _Meet) -> _Sets:
     """Of some classes in which the same patterns occur."""
     example_C = classes.order_K[classes.first_C[alike]]
     column_2CR, patterns, begin = [], [], 0
@@ -220,7 +229,7 @@ def _sets(tables: _Tables, classes: _Classes, alike: np.ndarray, workers: _Worke
         patterns.append(tuple(table.patterns[kind] for kind in present.tolist()))
         begin += len(present)
     try:
-        found = overlaps(patterns[0], patterns[1])
+        found = meet(patterns[0], patterns[1])
     except ValueError as error:
         raise ValueError(f"{tables[0].names[example_C[0]]}: {error}") from None
     has_HG = np.concatenate([found.has_GH, np.zeros((len(found.has_GH), 1), bool)], axis=1).T  # -1 has nothing

@@ -32,8 +32,7 @@ class Overlaps:
     has_GH: np.ndarray
 
 
-@lru_cache(maxsize=4096)
-def overlaps(sources: tuple[Pattern, ...], targets: tuple[Pattern, ...]) -> Overlaps:
+def found_overlaps(sources: tuple[Pattern, ...], targets: tuple[Pattern, ...]) -> Overlaps:
     """All elements that a target has, in as few rectangles as can be. Raises ValueError where no source has one."""
     patterns = sources + targets
     width = _width(patterns)
@@ -47,6 +46,10 @@ def overlaps(sources: tuple[Pattern, ...], targets: tuple[Pattern, ...]) -> Over
         i, j = lacking[0]
         raise ValueError(f"nobody has element {rows[i] * width + columns[j]}")
     return _ordered(kept, grid, boxes, rows, columns)
+
+
+overlaps = lru_cache(maxsize=4096)(found_overlaps)
+"""The same of patterns that come again and again."""
 
 
 def _width(patterns: Sequence[Pattern]) -> int:
