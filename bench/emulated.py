@@ -73,6 +73,8 @@ class Worker:
         match body:
             case Begin():
                 self.link.send(WorkerReady(self._rank, 0.0))
+            case Request(goes=True):
+                self._execute(body)
             case Request():
                 self._requests[body.id] = body
                 self.link.send(Syn(body.id, self._rank))

@@ -9,7 +9,7 @@ import msgspec
 from hpcrl.costs import MOVES, Beside, CallCost, Live, Ranks, Seen, Span, StepCost, UnderWay
 from hpcrl.event_log import Entry
 from hpcrl.events import AttemptBegun, StepClosed
-from hpcrl.figures import Figures, packed
+from hpcrl.figures import Figures, added_up, packed
 from hpcrl.phases import Phases
 from hpcrl.progress import JournalWritten, PartExecuted, PartSent, PartSpilled, Progress, ShardSaved
 from hpcrl.whereabouts import Doing
@@ -30,7 +30,7 @@ class _Costs:
 
     def measured(self, figures: Collection[Figures]) -> None:
         if figures:
-            self.figures = sum(figures, self.figures or Figures())
+            self.figures = added_up((self.figures or Figures(), *figures))
             self.slowest = max((*figures, self.slowest or Figures()), key=lambda of: of.seconds.execute)
 
     def taken(self) -> CallCost:

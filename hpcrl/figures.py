@@ -1,7 +1,6 @@
 """What workers measure as they execute: seconds by kind of work, tokens, bytes, operations, memory. Pure values."""
 
-from collections.abc import Sequence
-from operator import add, attrgetter
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -27,9 +26,6 @@ class Seconds(msgspec.Struct, frozen=True, omit_defaults=True):
     release: float = 0.0
     """Letting go of what other calls need the memory of; within `execute`."""
 
-    def __add__(self, other: "Seconds") -> "Seconds":
-        return Seconds(*map(add, _seconds(self), _seconds(other)))
-
 
 class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker measured as it executed a part of a call; of several, sums, but for what is a maximum."""
@@ -52,17 +48,19 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     held: int = 0
     """The same at the call's end. A maximum."""
 
-    def __add__(self, other: "Figures") -> "Figures":
-        return Figures(*[both(*pair) for both, *pair in zip(_JOINED, _figures(self), _figures(other), strict=True)])
-
 
 MAXIMA = ("longest", "peak", "held")
-_JOINED = tuple(max if name in MAXIMA else add for name in Figures.__struct_fields__)
-_seconds, _figures = (attrgetter(*of.__struct_fields__) for of in (Seconds, Figures))
 
 Packed = tuple[float, ...]
 """Figures as bare numbers, seconds last; zeroes at the end are left out. Nothing at all of what nobody has measured."""
 _COUNTS, _SECONDS = Figures.__struct_fields__[1:], Seconds.__struct_fields__
+
+
+def added_up(each: Collection[Figures]) -> Figures:
+    """Of some workers, or calls: one at least."""
+    counts = {name: (max if name in MAXIMA else sum)([getattr(of, name) for of in each]) for name in _COUNTS}
+    seconds = {name: sum([getattr(of.seconds, name) for of in each]) for name in _SECONDS}
+    return Figures(Seconds(**seconds), **counts)
 
 
 def packed(figures: Figures) -> Packed:

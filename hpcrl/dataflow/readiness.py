@@ -181,6 +181,11 @@ class Readiness:
             raise ValueError(f"the line of {unit} may not be written now; see recordable()")
         self._mark_recorded(self._recordable[unit])
 
+    @property
+    def all_finished(self) -> bool:
+        """Whether no unit of an open step is unfinished."""
+        return not any(step.unfinished for step in self._steps.values())
+
     def unfinished(self) -> list[Unit]:
         """The units of open steps that are not yet both executed and recorded."""
         units = (held for step in self._steps.values() for held in step.units.values())

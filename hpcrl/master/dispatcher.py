@@ -57,7 +57,7 @@ class Dispatcher:
         self._movers = movers
         self._jobs: dict[Unit, Job] = {}
         self._in_flight: dict[int, InFlight] = {}
-        self._requests = 0
+        self._requests = self._oldest = 0
         self._results: dict[Unit, Result] = {}
         self._unspilled: dict[tuple[int, int], Unit] = {}
         """By request and the rank that writes."""
@@ -87,6 +87,7 @@ class Dispatcher:
 
     def forget(self, before_step: int) -> None:
         """Nothing of the steps before this one is asked for any more."""
+        self._oldest = before_step
         self.rows.forget(before_step)
         for unit in [unit for unit in self._jobs if unit.step < before_step]:
             del self._jobs[unit]
@@ -132,18 +133,18 @@ class Dispatcher:
             sent += [self._join(job, part) for job, part in joining(offers, self._jobs)]
             for request in sent:
                 self._in_flight[request].together = tuple(sent)
+            self._begin_if_ready(sent)
 
     def _send(self, offer: Offer) -> int:
         unit, job = offer.unit, self._jobs[offer.unit] if offer.moves is None else self._moving(offer.unit, offer.moves)
         self._requests += 1
-        self._in_flight[self._requests] = InFlight(job, offer.replay, self._around.clock(), moves=offer.moves)
         self._around.fault("master.send" if offer.moves is None else "master.move")
         if offer.moves is None:
             self._request(job, offer.replay)
         else:
-            for rank in job.all_ranks:
-                version = offer.moves
-                self._around.send(rank, Move(self._requests, version.role, version.replica, version.number))
+            order = Move(self._requests, offer.moves.role, offer.moves.replica, offer.moves.number)
+            flight = InFlight(job, offer.replay, self._around.clock(), order, moves=offer.moves)
+            self._in_flight[order.id] = flight
         self._around.fault("master.sent" if offer.moves is None else "master.moving")
         self._around.follow(PartSent(unit.step, unit.call, unit.part, job.all_ranks, offer.replay))
         return self._requests
@@ -153,14 +154,14 @@ class Dispatcher:
         task = replace(of.task, unit=Unit(of.task.unit.step, of.task.unit.call, part.index))
         job = Job(task, (), (), part.ranks, (part.head,), (), settings=of.settings)
         self._requests += 1
-        self._in_flight[self._requests] = InFlight(job, False, self._around.clock(), joins=True)
         self._request(job, replay=False, joins=True)
         return self._requests
 
     def _request(self, job: Job, replay: bool, joins: bool = False) -> None:
-        unit = job.task.unit
-        shares, cut = dict(zip(job.heads, self._shares(job), strict=True)), cut_of(job.minibatches)
-        without_rows = Request(
+        """Those who have rows to get are asked to, which a part's head alone has."""
+        unit, cut = job.task.unit, cut_of(job.minibatches)
+        shares = {rank: ids for rank, ids in zip(job.heads, self._shares(job), strict=True) if ids}
+        order = Request(
             id=self._requests,
             step=unit.step,
             call=unit.call,
@@ -171,17 +172,18 @@ class Dispatcher:
             settings=job.settings,
             version=job.task.version,
             joins=joins,
+            goes=True,
+            oldest=self._oldest,
             sizes=cut.sizes,
             groups=cut.groups,
         )
-        for rank in job.all_ranks:
-            ids = shares.get(rank)
-            if ids is None:  # a part's head alone has its rows
-                self._around.send(rank, without_rows)
-                continue
+        gather = frozenset(shares)
+        self._in_flight[order.id] = InFlight(job, replay, self._around.clock(), order, gather, joins=joins)
+        for rank, ids in shares.items():
             mine = set(ids)
             request = replace_in(
-                without_rows,
+                order,
+                goes=False,
                 ids=ids,
                 sources=self.rows.sources(unit.step, job.inputs, ids, rank),
                 shown=tuple(sample for sample in job.shown.ids if sample in mine),
@@ -213,14 +215,20 @@ class Dispatcher:
         return None
 
     def _synced(self, syn: Syn) -> None:
-        """Those that go in step are acked at once, so that all ranks have two such rounds in one order."""
         flight = self._in_flight[syn.request]
         flight.synced.add(syn.rank)
-        if all(self._in_flight[request].ready for request in flight.together):
-            for request in flight.together:
-                ack = Ack(request)
-                for rank in self._in_flight[request].job.all_ranks:
-                    self._around.send(rank, ack)
+        self._begin_if_ready(flight.together)
+
+    def _begin_if_ready(self, together: Sequence[int]) -> None:
+        """Those that go in step begin at once, so that all ranks have two such rounds in one order."""
+        flights = [self._in_flight[request] for request in together]
+        for flight in flights if all(flight.ready for flight in flights) else ():
+            ack = Ack(flight.order.id)
+            for rank in flight.gather:
+                self._around.send(rank, ack)
+            for rank in flight.job.all_ranks:
+                if rank not in flight.gather:
+                    self._around.send(rank, flight.order)
 
     def _replied(self, reply: Reply) -> Task | None:
         flight = self._in_flight[reply.request]

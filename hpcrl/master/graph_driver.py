@@ -41,7 +41,6 @@ from hpcrl.wire.holders import FROM_DATA, InDataset, InSpill
 from hpcrl.wire.messages import (
     Assemble,
     ExportWritten,
-    Forget,
     Report,
     Save,
     ShardsVerified,
@@ -113,7 +112,7 @@ class GraphDriver:
     @property
     def _all_closed(self) -> bool:
         ready = self._readiness
-        return not ready.unfinished() and not ready.closable() and not ready.more_follow
+        return ready.all_finished and not ready.closable() and not ready.more_follow
 
     @property
     def why_finished(self) -> str:
@@ -334,9 +333,6 @@ class GraphDriver:
         oldest = min((open_step for open_step in self._steps.numbers if open_step > step), default=step + 1)
         self.dispatcher.forget(oldest)
         self._forget(step)
-        forget = Forget(oldest)
-        for worker in self._plan.workers:
-            self._around.send(worker.rank, forget)
 
     def _forget(self, before: int) -> None:
         """Drop what is known of closed steps, unless a checkpoint of theirs is still under way."""

@@ -12,7 +12,7 @@ from hpcrl.durable.journal import Ids, Numerics, Stats, Trained
 from hpcrl.master.row_table import Key
 from hpcrl.master.shown import NOTHING, ToShow
 from hpcrl.placement.plan import Part
-from hpcrl.wire.messages import Moved, Reply, Spilled
+from hpcrl.wire.messages import Move, Moved, Reply, Request, Spilled
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,14 @@ class Movers(NamedTuple):
 
 @dataclass
 class InFlight:
-    """A job that was sent: who has its inputs, who has replied. It begins once all requests of `together` are ready;
-    one that `joins` others leaves nothing behind."""
+    """A job that was sent to those who get inputs for it; who has them, who has replied. It begins once all requests of
+    `together` are ready: then the others have their `order`. One that `joins` others leaves nothing behind."""
 
     job: Job
     replay: bool
     sent: float
+    order: Request | Move
+    gather: frozenset[int] = frozenset()
     together: tuple[int, ...] = ()
     joins: bool = False
     synced: set[int] = field(default_factory=set)
@@ -85,7 +87,7 @@ class InFlight:
 
     @property
     def ready(self) -> bool:
-        return len(self.synced) == self.job.workers
+        return self.synced == self.gather
 
     def waits_for(self, rank: int) -> bool:
         """Whether this worker has yet to answer."""

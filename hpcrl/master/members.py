@@ -190,8 +190,8 @@ class Members:
     def find_silent(self) -> dict[int, str]:
         """Count as lost whoever has not been heard for `lost_after_s`, or was asked and has not answered in time; a
         lost agent leaves the table. Returns the spare nodes that are gone so, and how: nobody has lost them."""
-        gone = {}
-        for node, how in [(node, how) for node, agent in self.agents.items() if (how := self._silence(agent))]:
+        gone, now = {}, self.clock()
+        for node, how in [(node, how) for node, agent in self.agents.items() if (how := self._silence(agent, now))]:
             del self.agents[node]
             if self.is_spare(node):
                 gone[node] = how
@@ -200,15 +200,15 @@ class Members:
             self.losses.append(LostMember(self.clock(), f"agent-{node}", told + how))
         known = {loss.who for loss in self.losses}
         for rank, worker in self.workers.items():
-            if f"worker-{rank}" not in known and (how := self._silence(worker)):
+            if (how := self._silence(worker, now)) and f"worker-{rank}" not in known:
                 self.losses.append(LostMember(self.clock(), f"worker-{rank}", how))
         return gone
 
-    def _silence(self, member: Member) -> str:
+    def _silence(self, member: Member, now: float) -> str:
         """How long it has been silent if that is too long, in words."""
-        if self.clock() - member.heard > self.lost_after_s:
+        if now - member.heard > self.lost_after_s:
             return f"silent for {self.lost_after_s:g} s"
-        if member.asked is not None and self.clock() - member.asked > self.answer_s:
+        if member.asked is not None and now - member.asked > self.answer_s:
             return f"gave no sign of life within {round(self.answer_s, 1):g} s"
         return ""
 
@@ -238,7 +238,7 @@ class Members:
 
     @property
     def all_answered(self) -> bool:
-        return all(member.asked is None for member in self.everybody)
+        return not self.roll_called or all(member.asked is None for member in self.everybody)
 
     @property
     def everybody(self) -> list[Member]:

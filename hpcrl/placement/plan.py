@@ -128,7 +128,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     inputs: dict[str, str] = {}
     """Setting → fingerprint of what it names and the workers read."""
 
-    @property
+    @cached_property
     def nodes(self) -> int:
         return len({worker.node for worker in self.workers})
 

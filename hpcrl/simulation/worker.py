@@ -111,7 +111,7 @@ class Worker:
         self._clock = world.clock
         self._jobs: deque[Job] = deque()
         self._busy = False
-        self._waiting: dict[int, Request | Move] = {}
+        self._waiting: dict[int, Request] = {}
         """Those that are ready, and not acked."""
         self._gathered_ns: dict[int, int] = {}
         """By request, how long that took."""
@@ -122,15 +122,13 @@ class Worker:
         if self.gone:
             return
         match body:
-            case Request():
+            case Request(goes=False):
                 self._gather(body)
-            case Move():
-                self._ready(body)
             case Ack():
                 self._do(self._waiting.pop(body.request))
             case AreYouThere():
                 self._post(Here(body.attempt))
-            case Begin() | Save() | Assemble() | LetGo():
+            case Request() | Move() | Begin() | Save() | Assemble() | LetGo():
                 self._do(body)
 
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +155,7 @@ class Worker:
     def _bytes(self, ids: tuple[str, ...]) -> int:
         return self._world.durations.row_bytes * self._world.rows.tokens(ids)
 
-    def _ready(self, request: Request | Move) -> None:
+    def _ready(self, request: Request) -> None:
         self._waiting[request.id] = request
         self._post(Syn(request.id, self._rank))
 
@@ -215,7 +213,7 @@ class Worker:
         self.order.append((request.step, request.call, request.part))
         call, seconds = self._world.plan.call(request.call), lasted / SECOND_NS
         meta = self._made(call, request)
-        gathered = self._gathered_ns.pop(request.id) / SECOND_NS
+        gathered = self._gathered_ns.pop(request.id, 0) / SECOND_NS
         self._post(
             Reply(
                 request=request.id,

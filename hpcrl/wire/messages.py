@@ -88,7 +88,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True):
 
 
 class Syn(msgspec.Struct, frozen=True, tag=True):
-    """The inputs of a request are here, or nothing is in the way of a move; the worker waits for the go."""
+    """The inputs of a request are here; the worker waits for the go."""
 
     request: int
     rank: int
@@ -263,6 +263,9 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 class Request(msgspec.Struct, frozen=True, tag=True):
     """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes.
 
+    One that `goes` has no inputs to get: it is executed in the order of the acks, as if it were one. Nobody reads rows
+    of steps before `oldest` from memory any more.
+
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
     `ids`, a train_step shows rows. `sizes` and `groups` are those of the whole of it, `places` of these samples alone
@@ -279,6 +282,8 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     settings: int = 0
     version: int = 0
     joins: bool = False
+    goes: bool = False
+    oldest: int = 0
     shown: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     groups: int = 0
@@ -286,7 +291,7 @@ class Request(msgspec.Struct, frozen=True, tag=True):
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):
-    """Say `Syn`, and when the `Ack` comes, bring the role's parameters from its home to this replica of it.
+    """Bring the role's parameters from its home to this replica of it, in the order of the acks.
 
     `version` counts the changes of the role that they have. Ids are those of requests.
     """
@@ -305,7 +310,7 @@ class LetGo(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ack(msgspec.Struct, frozen=True, tag=True):
-    """All workers of the request, or the move, are ready: execute it, in the order of the acks."""
+    """All workers of the request have their inputs: execute it, in the order of the acks."""
 
     request: int
 
@@ -332,12 +337,6 @@ class Assemble(msgspec.Struct, frozen=True, tag=True):
 
     step: int
     role: str
-
-
-class Forget(msgspec.Struct, frozen=True, tag=True):
-    """Nobody reads rows of steps before this one from memory any more."""
-
-    before_step: int
 
 
 # ── worker ↔ worker ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -379,6 +378,6 @@ ToMaster = (
 Report = Syn | Reply | Moved | Spilled | ShardWritten | ShardsVerified | ExportWritten
 """What workers say of their calls."""
 ToAgent = StartWorkers | WorkersConnected | ShowStacks | Finish | AreYouThere | Beat
-ToWorker = Begin | Request | Move | LetGo | Ack | Save | Verify | Assemble | Forget | Finish | AreYouThere | Beat
+ToWorker = Begin | Request | Move | LetGo | Ack | Save | Verify | Assemble | Finish | AreYouThere | Beat
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer

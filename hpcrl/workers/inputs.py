@@ -52,6 +52,11 @@ class Gathered(NamedTuple):
     gather_s: float
 
 
+def without_inputs(request: Request) -> Gathered:
+    """Of one that has none to get."""
+    return Gathered(request, assemble(request.ids, ()), 0.0)
+
+
 class Pending:
     """A request, and its rows as far as they have come: one piece per source."""
 

@@ -32,7 +32,6 @@ from hpcrl.wire.messages import (
     Failed,
     Fetch,
     Finish,
-    Forget,
     Here,
     LetGo,
     Message,
@@ -43,7 +42,7 @@ from hpcrl.wire.messages import (
     Syn,
     Verify,
 )
-from hpcrl.workers.inputs import Gathered, Inputs, Peripherals
+from hpcrl.workers.inputs import Gathered, Inputs, Peripherals, without_inputs
 from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import Transport, TransportArgs
@@ -77,7 +76,6 @@ class Mailbox:
             fail=lambda what, error: self.fail(what, error),
         )
         self._inputs = Inputs(rank, store, through)
-        self._moves: dict[int, Move] = {}
         self.fail: Callable[[str, BaseException], None] = self.failed
         """What is done about inputs that cannot be had."""
 
@@ -122,22 +120,21 @@ class Mailbox:
     def from_master(self, body: Message) -> None:
         match body:
             case Request():
-                self._inputs.gather(body)
-            case Move():
-                self._moves[body.id] = body
-                self._transport.send(Syn(body.id, self._rank))
+                self._store.forget(body.oldest)
+                if body.goes:
+                    self.jobs.put(without_inputs(body))
+                else:
+                    self._inputs.gather(body)
             case Ack():
-                ready = self._moves.pop(body.request, None) or self._inputs.take(body.request)
-                if ready is not None:
-                    self.jobs.put(ready)
+                gathered = self._inputs.take(body.request)
+                if gathered is not None:
+                    self.jobs.put(gathered)
             case AreYouThere():
                 self._transport.send(Here(body.attempt))
-            case Forget():
-                self._store.forget(body.before_step)
             case Begin():
                 self._inputs.meet(body.addresses)
                 self.jobs.put(body)
-            case Save() | Verify() | Assemble() | LetGo() | Finish():
+            case Move() | LetGo() | Save() | Verify() | Assemble() | Finish():
                 self.jobs.put(body)
 
     def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_in
 from support.dispatching import IDS, Stage
 
 from hpcrl.data.samples import KeyMeta, SampleMeta
@@ -70,7 +71,11 @@ def test_requests_grow_with_the_rows_of_their_part_alone() -> None:
             1, [Job(Task(TRAIN, changes="actor"), (), (), ranks, heads, ids, lambda _: shares, halves)]
         )
         stage.dispatcher.send_ready()
-        return {rank: msgspec.msgpack.encode(request) for rank, request in stage.requests()}
+        found = stage.requests()
+        assert [rank for rank, _ in found] == [0, 2], "the others have nothing to get"
+        for rank, request in found:
+            stage.dispatcher.hear(Syn(request.id, rank))
+        return {rank: msgspec.msgpack.encode(request) for rank, request in (*found, *stage.requests())}
 
     few, many = sent(8), sent(96)
     assert [len(few[rank]) for rank in ranks if rank != 2] == [len(many[rank]) for rank in ranks if rank != 2]
@@ -92,7 +97,10 @@ def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage
     run_both(stage)
     stage.dispatcher.rows.measured(1, "two", SampleMeta(IDS, {"y": KeyMeta("int64", ((1, 4), (2,)))}))
     stage.dispatcher.send_ready()
-    assert [request.ids for _, request in stage.requests()] == [IDS, ()], "5 and 4 tokens are not 3 and 4"
+    ((rank, request),) = stage.requests()
+    assert (rank, request.ids) == (0, IDS), "5 and 4 tokens are not 3 and 4"
+    stage.dispatcher.hear(Syn(request.id, 0))
+    assert stage.sent == [(0, Ack(request.id)), (1, replace_in(request, ids=(), sources=(), places=(), goes=True))]
 
 
 def test_what_all_workers_of_a_part_measured_is_told_once_all_have_replied(stage: Stage) -> None:
@@ -207,10 +215,6 @@ def moved(stage: Stage, home: str, replica: str) -> None:
     assert [(rank, body) for rank, body in stage.sent if isinstance(body, Move)] == [
         (rank, Move(4, "actor", 1, 1)) for rank in (1, 0)
     ]
-    stage.sent.clear()
-    for rank in (0, 1):
-        stage.dispatcher.hear(Syn(4, rank))
-    assert stage.sent == [(1, Ack(4)), (0, Ack(4))]
     stage.dispatcher.hear(Moved(4, 0, home, "", 0.1))
     stage.dispatcher.send_ready()
     assert stage.requests() == []

@@ -97,13 +97,12 @@ def test_two_calls_whose_inputs_come_in_opposite_order_begin_in_one_order_on_all
 def test_after_a_recovery_a_part_that_is_recorded_joins_with_nothing_and_leaves_no_line(stage: Stage) -> None:
     opened(stage, of_call("one"))
     stage.dispatcher.restore({Unit(1, "one", 0): InSpill("old.h5")}, [])
-    (rank, joins), (other, own) = sorted(requests(stage), key=lambda pair: pair[0])
-    assert (rank, joins.part, joins.joins, joins.ids) == (0, 0, True, ())
+    ((other, own),) = requests(stage)
     assert (other, own.part, own.joins, own.ids) == (1, 1, False, ("one1",))
     stage.dispatcher.hear(Syn(own.id, 1))
-    assert acks(stage) == []
-    stage.dispatcher.hear(Syn(joins.id, 0))
-    assert sorted(acks(stage)) == [(0, joins.id), (1, own.id)]
+    assert (1, Ack(own.id)) in stage.sent
+    ((rank, joins),) = stage.requests()
+    assert (rank, joins.part, joins.joins, joins.ids, joins.goes) == (0, 0, True, (), True)
     answer(stage, 1, own)
     assert [line.part for line in stage.dispatcher.lines()] == [1]
     assert not stage.dispatcher.idle, "who joined still computes"
@@ -114,12 +113,17 @@ def test_after_a_recovery_a_part_that_is_recorded_joins_with_nothing_and_leaves_
 def test_more_units_than_parts_go_in_rounds(stage: Stage) -> None:
     """Of a step that was opened on more workers."""
     opened(stage, of_call("one", units=3))
-    assert sent(stage) == [
-        (0, "one", 0, False),
-        (1, "one", 1, False),
-        (0, "one", 2, False),
-        (1, "one", 1, True),
+    first, second, third = requests(stage)
+    assert [(rank, it.part, it.joins) for rank, it in (first, second, third)] == [
+        (0, 0, False),
+        (1, 1, False),
+        (0, 2, False),
     ]
+    for rank, request in (first, second):
+        stage.dispatcher.hear(Syn(request.id, rank))
+    assert stage.requests() == []
+    stage.dispatcher.hear(Syn(third[1].id, 0))
+    assert sent(stage) == [(1, "one", 1, True)], "who has nothing is told once the other may begin"
 
 
 def test_calls_that_are_not_in_step_go_by_themselves(stage: Stage) -> None:

@@ -33,22 +33,28 @@ class VectorDataset:
     def __init__(self, key: str, prefix: str, rows: int, width: int) -> None:
         self._key = key
         self._width = width
+        self._lengths: dict[str, int] = {}
         self.ids = tuple(f"{prefix}{i}" for i in range(rows))
 
     def look(self) -> tuple[str, ...]:
         return self.ids
 
     def lengths(self, samples: Sequence[str]) -> list[int]:
-        return [len(self._vector(row_of(sample))) for sample in samples]
+        return [self._length(row_of(sample)) for sample in samples]
 
     def row_lengths(self) -> np.ndarray:
-        return np.array([len(self._vector(row)) for row in self.ids])
+        return np.array([self._length(row) for row in self.ids])
 
     def rows(self, samples: Sequence[str]) -> SequenceSample:
         return SequenceSample.from_rows(samples, {self._key: [self._vector(row_of(sample)) for sample in samples]})
 
     def text(self, sample: str) -> dict[str, Any]:
         return {"id": row_of(sample)}
+
+    def _length(self, row: str) -> int:
+        if row not in self._lengths:
+            self._lengths[row] = len(self._vector(row))
+        return self._lengths[row]
 
     def _vector(self, row: str) -> np.ndarray:
         """Between 1 and `width` numbers in [-0.5, 0.5)."""
