@@ -58,6 +58,13 @@ struct Random {
     int64_t below(int64_t bound) { return static_cast<int64_t>(((next() >> 32) * static_cast<uint64_t>(bound)) >> 32); }
 };
 
+// A call of a step, or the move that it waits for, that may begin once its workers are free.
+struct Ready {
+    int64_t when;
+    int task;
+    bool operator<(const Ready& other) const { return when != other.when ? when < other.when : task < other.task; }
+};
+
 class Scorer {
   public:
     explicit Scorer(const SearchTables& tables) : t(tables), calls(static_cast<int>(tables.calls)) {
@@ -68,6 +75,16 @@ class Scorer {
             const int64_t first = t.stage_start[o], last = t.stage_start[o + 1];
             most_lasting[o] = *std::max_element(t.lasting + first, t.lasting + last);
             most_passing[o] = *std::max_element(t.passing + first, t.passing + last);
+        }
+        std::memset(without_moves, 0, sizeof(without_moves));
+        for (int s = 0; s < t.steps; ++s) {
+            for (int c = 0; c < calls; ++c) {
+                without_moves[s][c] += s >= t.ahead;
+                without_moves[s][calls + c] += s >= t.ahead;
+                for (int64_t e = t.next_start[c]; e < t.next_start[c + 1]; ++e) {
+                    if (s + t.next_steps[e] < t.steps) ++without_moves[s + t.next_steps[e]][t.next_call[e]];
+                }
+            }
         }
     }
 
@@ -92,6 +109,7 @@ class Scorer {
     bool keeps[kCalls];      // whether the replica of this call stays between its calls
     int mover[kCalls];       // the call whose move brings this one its parameters; -1 of none
     int64_t moving[kCalls];  // how long that lasts
+    int without_moves[kSteps][2 * kCalls];  // what each task waits for, but moves
 
     // The ranks between bounds of meshes, numbered; and which of these a call is on.
     void cut(const int64_t* plan) {
@@ -109,9 +127,9 @@ class Scorer {
             const int64_t m = t.mesh[plan[c]];
             masks[c] = 0;
             for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
-                for (int s = 0; s < segments; ++s) {
-                    if (bounds[s] >= t.range_first[r] && bounds[s] < t.range_last[r]) masks[c] |= uint64_t{1} << s;
-                }
+                int first = 0;
+                while (bounds[first] < t.range_first[r]) ++first;
+                for (int s = first; bounds[s] < t.range_last[r]; ++s) masks[c] |= uint64_t{1} << s;
             }
         }
     }
@@ -141,82 +159,66 @@ class Scorer {
     // of its workers are free.
     int64_t schedule(const int64_t* plan) {
         const int steps = static_cast<int>(t.steps);
-        int waits[kSteps][2 * kCalls], left[kSteps];
-        int64_t ready[kSteps][2 * kCalls], ends[kSteps], free[kSegments];
-        int queue[kSteps * 2 * kCalls], queued = 0;
+        int waits[kSteps][2 * kCalls], left[kSteps], moved[kCalls], moves = 0;
+        int64_t ready[kSteps][2 * kCalls] = {}, ends[kSteps] = {}, free[kSegments];
+        Ready queue[kSteps * 2 * kCalls];
+        int queued = 0;
         std::fill(free, free + segments, 0);
-        int64_t own = 0;
-        for (int c = 0; c < calls; ++c) own += mover[c] == c;
-        for (int s = 0; s < steps; ++s) {
-            ends[s] = 0;
-            left[s] = calls;
-            for (int c = 0; c < calls; ++c) {
-                waits[s][c] = s >= t.ahead;
-                ready[s][c] = 0;
-                ready[s][calls + c] = 0;
-                waits[s][calls + c] = s >= t.ahead;
-                if (mover[c] < 0 || s < t.lag[c]) continue;
-                ++waits[s][c];
-                if (mover[c] == c) {
-                    ++waits[s][calls + c];
-                    ++left[s];
-                }
+        std::memcpy(waits, without_moves, sizeof(waits));
+        std::fill(left, left + steps, calls);
+        for (int c = 0; c < calls; ++c) {
+            if (mover[c] < 0) continue;
+            for (int64_t s = t.lag[c]; s < steps; ++s) ++waits[s][c];
+            if (mover[c] != c) continue;
+            moved[moves++] = c;
+            for (int64_t s = t.lag[c]; s < steps; ++s) {
+                ++waits[s][calls + c];
+                ++left[s];
             }
         }
-        for (int s = 0; s < steps; ++s) {
+        for (int s = 0; s < std::min<int64_t>(t.ahead, steps); ++s) {
             for (int c = 0; c < calls; ++c) {
-                for (int64_t e = t.next_start[c]; e < t.next_start[c + 1]; ++e) {
-                    if (s + t.next_steps[e] < steps) ++waits[s + t.next_steps[e]][t.next_call[e]];
-                }
+                if (waits[s][c] == 0) queue[queued++] = {0, s * 2 * kCalls + c};
             }
         }
-        for (int s = 0; s < steps; ++s) {
-            for (int c = 0; c < calls; ++c) {
-                if (waits[s][c] == 0) queue[queued++] = s * 2 * kCalls + c;
-            }
-        }
-        auto come = [&](int s, int task, int64_t when) {
+        auto come = [&](int64_t s, int64_t task, int64_t when) {
             ready[s][task] = std::max(ready[s][task], when);
-            if (--waits[s][task] == 0) queue[queued++] = s * 2 * kCalls + task;
+            if (--waits[s][task] == 0) queue[queued++] = {ready[s][task], static_cast<int>(s * 2 * kCalls + task)};
         };
         while (queued) {
             int best = 0;
             for (int i = 1; i < queued; ++i) {
-                const int64_t one = ready[queue[i] / (2 * kCalls)][queue[i] % (2 * kCalls)];
-                const int64_t other = ready[queue[best] / (2 * kCalls)][queue[best] % (2 * kCalls)];
-                if (one < other || (one == other && queue[i] < queue[best])) best = i;
+                if (queue[i] < queue[best]) best = i;
             }
-            const int s = queue[best] / (2 * kCalls), task = queue[best] % (2 * kCalls);
+            const Ready next = queue[best];
             queue[best] = queue[--queued];
-            const bool moves = task >= calls;
-            const int c = moves ? task - calls : task;
-            uint64_t mask = masks[c];
-            if (moves) mask |= masks[t.home[c]];
-            int64_t end = ready[s][task];
+            const int s = next.task / (2 * kCalls), task = next.task % (2 * kCalls);
+            const bool is_move = task >= calls;
+            const int c = is_move ? task - calls : task;
+            const uint64_t mask = is_move ? masks[c] | masks[t.home[c]] : masks[c];
+            int64_t end = next.when;
             for (uint64_t bits = mask; bits; bits &= bits - 1) end = std::max(end, free[__builtin_ctzll(bits)]);
-            end += moves ? moving[c] : t.nanoseconds[plan[c]];
+            end += is_move ? moving[c] : t.nanoseconds[plan[c]];
             for (uint64_t bits = mask; bits; bits &= bits - 1) free[__builtin_ctzll(bits)] = end;
             ends[s] = std::max(ends[s], end);
-            if (moves) {
+            if (is_move) {
                 for (int user = 0; user < calls; ++user) {
                     if (mover[user] == c) come(s, user, end);
                 }
             } else {
                 for (int64_t e = t.next_start[c]; e < t.next_start[c + 1]; ++e) {
-                    const int64_t then = s + t.next_steps[e];
-                    if (then < steps) come(static_cast<int>(then), static_cast<int>(t.next_call[e]), end);
+                    if (s + t.next_steps[e] < steps) come(s + t.next_steps[e], t.next_call[e], end);
                 }
-                for (int user = 0; user < calls; ++user) {
-                    if (mover[user] == user && t.home[user] == c && s + t.lag[user] < steps) {
-                        come(static_cast<int>(s + t.lag[user]), calls + user, end);
-                    }
+                for (int m = 0; m < moves; ++m) {
+                    const int user = moved[m];
+                    if (t.home[user] == c && s + t.lag[user] < steps) come(s + t.lag[user], calls + user, end);
                 }
             }
             if (--left[s] == 0 && s + t.ahead < steps) {
-                const int then = static_cast<int>(s + t.ahead);
-                for (int next = 0; next < calls; ++next) {
-                    come(then, next, ends[s]);
-                    if (mover[next] == next && then >= t.lag[next]) come(then, calls + next, ends[s]);
+                const int64_t then = s + t.ahead;
+                for (int later = 0; later < calls; ++later) come(then, later, ends[s]);
+                for (int m = 0; m < moves; ++m) {
+                    if (then >= t.lag[moved[m]]) come(then, calls + moved[m], ends[s]);
                 }
             }
         }

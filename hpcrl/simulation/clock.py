@@ -26,7 +26,8 @@ class VirtualClock:
 
     def at(self, moment_ns: int, action: Action) -> None:
         """Plan something; what is past happens next."""
-        moment_ns = max(moment_ns, self.now_ns)
+        if moment_ns < self.now_ns:
+            moment_ns = self.now_ns
         due = self._due.get(moment_ns)
         if due is None:
             due = self._due[moment_ns] = []

@@ -25,13 +25,10 @@ class Rows:
     """The key by which steps choose; empty where they don't."""
     seed: int = 0
     _spills: dict[str, SampleMeta] = field(default_factory=dict)
-    _tokens: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def tokens(self, ids: tuple[str, ...]) -> int:
         """Of all of them, in a key that a call makes."""
-        if ids not in self._tokens:
-            self._tokens[ids] = sum(map(self.made, ids))
-        return self._tokens[ids]
+        return sum(map(self.made, ids))
 
     def score(self, sample: str) -> float:
         """0 or 1, by chance."""
@@ -46,7 +43,6 @@ class Rows:
 
     def forget(self, kept: Callable[[str], bool]) -> None:
         """Files that are removed."""
-        self._tokens.clear()
         self._spills = {name: meta for name, meta in self._spills.items() if kept(name)}
 
 
@@ -59,29 +55,32 @@ class DrawnRows:
     def __init__(self, rows: int, per_row: int, lengths: Lengths, seed: int) -> None:
         self._per_row = per_row
         prompts, responses = lengths.drawn(rows, per_row, seed)
-        self._prompts, self._whole = prompts.tolist(), (prompts + responses).tolist()
+        self._prompts = _Tokens(prompts, per_row)
+        self.whole: Callable[[str], int] = _Tokens(prompts + responses, per_row).__getitem__
+        """Tokens of a prompt and its response."""
         self.ids = tuple(str(row) for row in range(rows))
-        self._places: dict[str, int] = {}
 
     def look(self) -> tuple[str, ...]:
         return self.ids
 
     def lengths(self, samples: Sequence[str]) -> list[int]:
         """Of their prompts."""
-        return [self._prompts[self._at(sample)] for sample in samples]
+        return list(map(self._prompts.__getitem__, samples))
 
     def row_lengths(self) -> np.ndarray:
-        return np.array(self._prompts[:: self._per_row], np.int64)
+        return np.array(self._prompts.numbers[:: self._per_row], np.int64)
 
-    def whole(self, sample: str) -> int:
-        """Tokens of a prompt and its response."""
-        return self._whole[self._at(sample)]
 
-    def _at(self, sample: str) -> int:
-        found = self._places.get(sample)
-        if found is None:
-            number = int(sample.rpartition("#")[2]) if "#" in sample else 0
-            found = self._places[sample] = int(row_of(sample)) * self._per_row + number
+class _Tokens(dict[str, int]):
+    """Sample → tokens, of those that were asked for."""
+
+    def __init__(self, numbers: np.ndarray, per_row: int) -> None:
+        self.numbers: list[int] = numbers.tolist()
+        self._per_row = per_row
+
+    def __missing__(self, sample: str) -> int:
+        number = int(sample.rpartition("#")[2]) if "#" in sample else 0
+        found = self[sample] = self.numbers[int(row_of(sample)) * self._per_row + number]
         return found
 
 
