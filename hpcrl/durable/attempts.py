@@ -45,6 +45,20 @@ def newest_nodes(run: RunDirectory) -> tuple[int, ...] | None:
     return next((nodes for number in reversed(run.numbers()) if (nodes := nodes_of(run, number))), None)
 
 
+def grown_at(run: RunDirectory) -> float | None:
+    """When the newest attempt began that had more nodes than the one before it, in seconds since 1970; None where there
+    is none. Attempts that came to no plan are passed over."""
+    later: tuple[int, int] | None = None
+    for number in reversed(run.numbers()):
+        if (nodes := nodes_of(run, number)) is None:
+            continue
+        if later is not None and later[1] > len(nodes):
+            claim = run.read_claim(later[0])
+            return None if claim is None else claim.time
+        later = number, len(nodes)
+    return None
+
+
 class _Seat(msgspec.Struct, frozen=True):
     node: int
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.config.cluster import ClusterConfig
+from hpcrl.durable.attempts import grown_at
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.events import Event, GrowthWeighed, NodeLeaving, NodesChanged
 from hpcrl.master.node_check import fit_nodes
@@ -76,6 +78,13 @@ def _not_yet(waits: str, why: str = "") -> Decision:
     return Decision(False, waits, why or waits)
 
 
+def since_grown_s(run: RunDirectory, cluster: ClusterConfig, now: float) -> float:
+    """How long ago it grew, by the attempts that it has; `now` is in seconds since 1970. As another host's clock may be
+    ahead, never less than nothing."""
+    grown = grown_at(run) if cluster.is_elastic else None
+    return math.inf if grown is None else max(0.0, now - grown)
+
+
 class Growth:
     """Of one master: when it grew, what its attempts cost to start, what is expected of more nodes."""
 
@@ -84,12 +93,14 @@ class Growth:
         experiment: Any,
         beside: Callable[[Callable[[], float]], Future[float]],
         clock: Callable[[], float] = time.monotonic,
+        grown_s: float = math.inf,
     ) -> None:
+        """`grown_s`: how long ago the run grew under an earlier master."""
         self._experiment = experiment
         self._cluster: ClusterConfig = experiment.cluster
         self._beside = beside
         self._clock = clock
-        self._grown = -math.inf
+        self._grown = clock() - grown_s
         self._start_s = 0.0
         self._save_s = 0.0
         self._ratios: dict[tuple[int, int], Future[float]] = {}

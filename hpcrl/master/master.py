@@ -27,7 +27,7 @@ from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
-from hpcrl.master.growth import Growth
+from hpcrl.master.growth import Growth, since_grown_s
 from hpcrl.master.judge import is_replaced
 from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
@@ -95,7 +95,8 @@ class Master:
         self._nodes = NodeWait(
             RunMeetingPoint(run, submission), cluster, abilities.replaces_nodes, members, self._watch
         )
-        self._growth = Growth(self._experiment, self._reactor.in_background)
+        grown_s = since_grown_s(run, cluster, time.time())
+        self._growth = Growth(self._experiment, self._reactor.in_background, grown_s=grown_s)
         self._last: Attempt | None = None
         self._lost = ""
 

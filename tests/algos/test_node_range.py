@@ -7,7 +7,7 @@ import pytest
 from algos.test_elastic import ppo
 from support.chaos import create_run, outputs, started_twice
 from support.elastic import Whole, assert_nearly_equal, whole
-from support.faults import Strike, Strikes
+from support.faults import InLoad, Strike, Strikes
 from support.hosts import write_task
 from support.ranges import (
     EagerToGrow,
@@ -97,8 +97,8 @@ def test_models_that_are_trained_on_three_nodes_then_two(
     ("who", "point", "target"),
     [
         ("master", "manifest.write", "all"),
-        ("worker-2", "worker.start", "all"),
-        ("worker-2", "worker.start", "agent-1"),
+        ("worker-2", "worker.loading", "all"),
+        ("worker-2", "worker.loading", "agent-1"),
         ("master", "manifest.write", "agent-0"),
     ],
 )
@@ -107,10 +107,11 @@ def test_whoever_is_killed_while_a_run_grows_its_models_are_the_same(
 ) -> None:
     experiment = ranged(task, "2-3" if target == "all" else "1-3")
     run = create_run(tmp_path / "run", replace_patience(experiment, 2.0))
-    strike = Strike(tmp_path, "kill", who, point, "KILL", target)
-    jobs = begin_with(run, NONCE, [0, 2], Strikes((EAGER, strike)))
+    nth = 2 if point == "worker.loading" else 1  # a role is loaded, the next is not
+    strike = Strike(tmp_path, "kill", who, point, "KILL", target, nth=nth)
+    jobs = begin_with(run, NONCE, [0, 2], Strikes((EAGER, InLoad(strike))))
     wait_for_step(run, 1, 120)
-    join(jobs, run, NONCE, 1, strike)
+    join(jobs, run, NONCE, 1, InLoad(strike))
     code = jobs.wait_for("master", 180)
     jobs.kill_all()
     assert strike.marker.exists(), f"the strike never came: the test tests nothing\n{outputs(run)}"

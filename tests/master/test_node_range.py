@@ -14,6 +14,7 @@ from support.faults import Strike
 from support.ranges import (
     begin_with,
     changes_of,
+    closed_steps,
     join,
     leave,
     told,
@@ -106,6 +107,27 @@ def test_a_run_continues_on_what_is_left_of_its_nodes_where_nobody_replaces_one(
     assert_nearly_equal(run, reference)
 
 
+def test_a_new_master_knows_when_the_run_grew(folder: Path) -> None:
+    run = create_run(folder / "run", ranged("2-4", steps=40, grow_every_s=3600.0))
+    jobs = begin_with(run, NONCE, [0, 2])
+    wait_for_step(run, 2)
+    join(jobs, run, NONCE, 1)
+    wait_for_nodes(run, 3)
+    wait_for_step(run, closed_steps(run) + 1)
+    jobs.processes["master"].kill()
+    jobs.kill_all()
+    before = weighed(run)
+    assert before[-1].joins
+    jobs = begin_with(run, "second", [0, 1, 2])
+    wait_for_step(run, closed_steps(run) + 1)
+    join(jobs, run, "second", 3)
+    ends_well(run, jobs)
+    later = weighed(run)[len(before) :]
+    assert {it.spare for it in later} == {(3,)} and not any(it.joins for it in later)
+    assert "the run grew less than cluster.grow_every_s = 3600 s ago" in later[-1].why
+    assert changes_of(run) == [(2, 3)]
+
+
 def test_with_fewer_nodes_than_the_least_a_run_ends_as_one_of_a_fixed_number(folder: Path) -> None:
     run = create_run(folder / "run", ranged("2-3"))
     jobs = begin_with(run, NONCE, [0, 1])
@@ -129,7 +151,7 @@ def rare(nodes: str, steps: int = STEPS, **cluster: Any) -> ToyExperiment:
     [
         ("master", "manifest.write", "all"),  # ordered to grow, not yet on disk
         ("master", "manifest.published", "all"),
-        pytest.param("worker-2", "worker.start", "all", marks=pytest.mark.slow),  # in the new attempt's load
+        pytest.param("worker-2", "worker.start", "all", marks=pytest.mark.slow),  # as the new attempt starts
         ("worker-2", "worker.start", "agent-1"),  # who joins is gone while it loads
         pytest.param("worker-2", "worker.start", "agent-0", marks=pytest.mark.slow),
         pytest.param("master", "manifest.write", "agent-1", marks=pytest.mark.slow),  # gone before it could join

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 
 from support.cluster import children_of, command_of
@@ -160,6 +160,27 @@ class InWorkers:
             self.rank = int(point.removeprefix("as worker-"))
         elif point == "worker.start":
             self.change(self.rank)
+
+
+@dataclass
+class InLoad:
+    """Has workers pass a point as they begin to load a role: `worker.loading`. Whoever loads a later one has others
+    loaded already."""
+
+    strike: Callable[[str], None]
+
+    def __call__(self, point: str) -> None:
+        self.strike(point)
+        if point == "worker.start":
+            mailbox.Mailbox.starting = partialmethod(_told_of, mailbox.Mailbox.starting, self.strike)  # type: ignore[assignment]
+
+
+def _told_of(
+    self: mailbox.Mailbox, starting: Callable[[mailbox.Mailbox, str], None], strike: Callable[[str], None], what: str
+) -> None:
+    starting(self, what)
+    if what.startswith("loading ") and "," not in what:
+        strike("worker.loading")
 
 
 @dataclass
