@@ -23,6 +23,14 @@ def ranged(slurm: SlurmCluster, **cluster: Any) -> dict[str, Any]:
     return values
 
 
+def on_six(**cluster: Any) -> dict[str, Any]:
+    """The same on all nodes of the cluster: each has room for one worker, and for the master beside it."""
+    values = toy_values("low", nodes="2-6", patience_s=3.0, replace_timeout_s=4.0, grow_every_s=0.0, **cluster)
+    values["control"] |= {"steps": STEPS}
+    values["cluster"]["slurm"]["cpus_per_worker"] = 5
+    return values
+
+
 @pytest.fixture(scope="module")
 def reference(slurm_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return whole(undisturbed_run(tmp_path_factory.mktemp("reference"), steps=STEPS))
@@ -93,3 +101,35 @@ def test_a_job_that_has_all_nodes_uses_those_that_slurm_gave(
     run.wait_done()
     assert_nearly_equal(run.run, reference)
     assert started_twice(run.run) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600, func_only=True)
+def test_a_run_on_six_nodes_shrinks_is_preempted_and_grows(slurm: SlurmCluster, reference: Whole) -> None:
+    third, fourth = taken = [slurm.preempt(node) for node in slurm.gpu_nodes[2:4]]
+    slurm.wait(lambda: all(slurm.state(each.job_id) == "RUNNING" for each in taken), "both nodes are taken")
+    run = SlurmRun.submit(slurm, on_six())
+    (workers,) = run.jobs("workers")
+    run.wait_steps(2)
+    assert changes_of(run.run) == [] and "on 4 of 2-6 nodes" in hpcrl(slurm, "status", str(run.run.root)).stdout
+    third.end()
+    wait_change(run, 4, 5)
+    fourth.end()
+    wait_change(run, 5, 6)
+    run.wait_steps(2)
+
+    slurm.node_down(slurm.gpu_nodes[0])
+    wait_change(run, 6, 5)
+    run.wait_steps(2)
+    with slurm.preempt(slurm.gpu_nodes[1]):
+        wait_change(run, 5, 4)
+        run.wait_steps(2)
+        slurm.node_up(slurm.gpu_nodes[0])
+    run.wait(lambda: changes_of(run.run)[-1][1] == 6, 90, "six nodes again")
+
+    run.wait(lambda: run.verdict == "done", 120, "done")
+    slurm.wait_ended(workers)
+    assert_nearly_equal(run.run, reference)
+    assert started_twice(run.run) == []
+    assert {event.state for event in told(run.run, AttemptEnded)} == {"grown", "lost", "done"}
+    slurm.wait_no_processes()
