@@ -14,11 +14,12 @@ from support.seven_billion import write_seven_billion
 from hpcrl.cli.arguments import separate
 from hpcrl.cli.main import main
 from hpcrl.cli.settings import read_experiment
+from hpcrl.config.changes import with_nodes
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.ops import search_problem
 from hpcrl.placement.data_sheets import rates_of_gpu
 from hpcrl.placement.layouts import parse_layout
-from hpcrl.placement.search_told import SearchTold
+from hpcrl.placement.search_told import RangeTold, SearchTold
 
 PAGE = (Path(__file__).parent.parent / "docs" / "search.md").read_text(encoding="utf-8")
 SEARCH, PLAN, SUBMIT, *_ = (shlex.split(line)[1:] for line in re.findall(r"^hpcrl .*$", PAGE, re.MULTILINE))
@@ -89,6 +90,26 @@ def test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on(folder, c
     assert not (folder / "best.yaml").exists()
     assert main([*search, *right, "--proposals", "4000"]) == ExitCode.DONE
     assert (folder / "best.yaml").exists()
+
+
+def test_of_a_range_of_nodes_a_plan_is_kept_for_each_number(folder, capsys):
+    words = ["search", "ppo.yaml", "--cluster.workers_per_node", "2", *H100, "--proposals", "400"]
+    assert main([*words, "--nodes", "1-2", "--out", "best.yaml"]) == ExitCode.CONFIGURATION
+    assert "on 1 node: No plan fits these 2 workers" in capsys.readouterr().err and not Path("best.yaml").exists()
+    assert main([*words, "--nodes", "2-3", "--out", "best.yaml"]) == ExitCode.DONE
+    shown = capsys.readouterr()
+    assert "2-3 nodes of 73.6 GiB a worker" in shown.out and "best.yaml has plan 1" in shown.err
+    written = yaml.safe_load((folder / "best.yaml").read_text())
+    assert written["cluster"]["nodes"] == "2-3" and list(written["on_nodes"]) == ["2", "3"]
+    assert "layout" not in written["actor"] and written["actor"]["path"]
+    assert main([*words, "--nodes", "2-3", "--json"]) == ExitCode.DONE
+    numbers = msgspec.json.decode(capsys.readouterr().out, type=RangeTold).numbers
+    assert [(it.nodes, it.found.workers) for it in numbers] == [(2, 4), (3, 6)]
+    for it in numbers:
+        experiment = with_nodes(read_experiment("best.yaml", []), it.nodes)
+        home = next(call for call in it.found.plans[0].calls if call.call == "actor_train")
+        assert parse_layout(experiment.actor.layout).short == home.layout
+    assert main(["search", "best.yaml", "--nodes", "3", *H100, "--proposals", "10"]) == ExitCode.DONE
 
 
 def test_lengths_may_come_of_a_file(folder, capsys):

@@ -13,7 +13,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.simulation.told import SimulationTold
 
 PAGE = (Path(__file__).parent.parent / "docs" / "simulate.md").read_text(encoding="utf-8")
-PLAIN, LOSING, PREEMPTED = (shlex.split(line)[1:] for line in re.findall(r"^hpcrl .*$", PAGE, re.MULTILINE))
+PLAIN, LOSING, PREEMPTED, RANGED = (shlex.split(line)[1:] for line in re.findall(r"^hpcrl .*$", PAGE, re.MULTILINE))
 
 
 @pytest.fixture
@@ -90,10 +90,18 @@ def test_a_plan_that_does_not_fit_and_what_disturbed_nothing_are_told(folder, ca
     assert late.notices[0] == "--lose 1@4s disturbed nothing: node 1 was not there then."
 
 
+def test_a_range_of_nodes_grows_when_the_late_ones_come(folder, capsys):
+    assert main(RANGED) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert shown.startswith("4 nodes, 32 workers, H100 (data sheets); done: step 20 was the last")
+    rows = [line.split()[:2] for line in shown.splitlines() if line[:1] in "01" and " s " in line]
+    assert rows[:2] == [["0", "2"], ["1", "4"]] and "attempt  nodes  began" in shown
+    assert "attempt 0: grown: nodes 2, 3 can join: the open steps are finished first" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "said", "instead"),
     [
-        ("--nodes 1-2", "cluster.nodes = 1-2 is a range", "--nodes 2"),
         ("--lose 2@40s", "--lose 2@40s: there is no node 2; there are nodes 0 to 1. Name others.", "--lose 1@40s"),
         ("--nodes 1 --lose 1@4s", "--lose 1@4s: there is no node 1; there is only node 0. Name", "--lose 0@4s"),
         ("--lose 1@step9", "--lose 1@step9: there is no step 9; there are steps 1 to 6", "--lose 1@step9 --steps 9"),

@@ -3,11 +3,13 @@ and whether a plan fits."""
 
 from collections.abc import Collection, Iterator
 
+from hpcrl.config.changes import with_nodes
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.placement.capacity import Capacity, need
 from hpcrl.placement.data_sheets import CPU_CORE
 from hpcrl.placement.lengths import Lengths
 from hpcrl.placement.memory import estimate_models
+from hpcrl.placement.node_counts import in_words
 from hpcrl.placement.plan import plan_for
 from hpcrl.placement.rates import Rates
 from hpcrl.placement.search_inputs import usable_bytes
@@ -31,16 +33,27 @@ def reckoned_from(lengths: Lengths, experiment: ExperimentConfig, source: str) -
 
 
 def does_not_fit(experiment: ExperimentConfig, rates: Rates, capacity: Capacity | None) -> Iterator[str]:
-    """That its plan needs more memory than its workers have, or their nodes, where it does."""
+    """That its plan needs more memory than its workers have, or their nodes, where it does; of a range of nodes, on the
+    first number on which it does."""
+    counts = experiment.cluster.node_counts
+    for count in counts:
+        if lacks := _lacks(with_nodes(experiment, count), rates, capacity):
+            on = f"on {in_words(count)}, it " if len(counts) > 1 else ""
+            yield f"{on}{lacks}"
+            return
+
+
+def _lacks(experiment: ExperimentConfig, rates: Rates, capacity: Capacity | None) -> str:
     plan, device = plan_for(experiment), "cpu" if rates.device == CPU_CORE.device else "cuda"
     if capacity is None or capacity.bytes is None or capacity.of == "worker":
         capacity = Capacity(float(usable_bytes(experiment, rates, capacity)), "worker", rates.device)
     most, fullest = need(plan, peaks(plan, estimate_models(plan, experiment), device), capacity)
-    if most > (room := capacity.bytes or 0.0):
-        yield (
-            f"does not fit: {fullest.call} needs {size_in_words(most)} of {size_in_words(room)} on its fullest "
-            f"{capacity.of}; `hpcrl plan` says more."
-        )
+    if most <= (room := capacity.bytes or 0.0):
+        return ""
+    return (
+        f"does not fit: {fullest.call} needs {size_in_words(most)} of {size_in_words(room)} on its fullest "
+        f"{capacity.of}; `hpcrl plan` says more."
+    )
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import yaml
+from jsonargparse import Namespace
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,13 +23,16 @@ from hpcrl.config.changes import changes, with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import ChangeClass
 from hpcrl.config.yaml_file import read_yaml
+from hpcrl.durable.attempts import newest_nodes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
 from hpcrl.launch.calibrating import calibrated, like, payback
 from hpcrl.launch.preflight import capacity_of
+from hpcrl.launch.searched import searched_each
 from hpcrl.placement.allocate import MANUAL
-from hpcrl.placement.search_told import PlanTold, SearchTold, told
+from hpcrl.placement.node_counts import in_words
+from hpcrl.placement.search_told import OnNumber, PlanTold, RangeTold, SearchTold, told
 from hpcrl.placement.searching import OWN
 from hpcrl.placement.settling import Found, search_for
 from hpcrl.placement.sizes import GIB
@@ -58,31 +62,50 @@ def run(words: Sequence[str]) -> int:
     if given.out:
         try_out("--out", given.out)
     experiment = replace(read_experiment(given.config, [*overrides, "allocation=manual"]), allocation=MANUAL)
-    if (cluster := experiment.cluster).is_elastic:
-        raise ConfigurationError(
-            [f"cluster.nodes = {cluster.nodes} is a range, but this searches on one number of nodes."],
-            f"Give one, as in --nodes {cluster.most_nodes}; with allocation: search, each number of the range is "
-            "searched for.",
-        )
-    experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     after = RunDirectory.look(find_run(given.after)) if given.after else None
+    if experiment.cluster.is_elastic:
+        return _on_each_number(experiment, after, given, overrides)
+    experiment = with_nodes(experiment, experiment.cluster.most_nodes)
     found = in_simulated_order(_search(experiment, after))
-    rates = found.costs.rates
-    answer = told(
-        found.searched,
-        found.experiment,
-        f"{rates.device} ({rates.source})",
-        (*reckoned_from(found.lengths, experiment, rates.source), *found.costs.notices),
-        found.under,
-    )
+    answer = _told(found, experiment)
     print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
-    best = found.settled()
+    best, step_s = found.settled(), answer.plans[0].step_s
     if after is not None:
-        _tell_payback(after, answer.plans[0].step_s, experiment, best)
+        _tell_payback(after, step_s, experiment, best)
     if given.out:
-        _write(given.out, given.config, (experiment, best), answer.plans[0].step_s, overrides)
+        _write(given.out, given.config, (experiment, best), f"is expected to take {step_s:.3g} s", overrides)
     elif not given.json:
         print("To write a configuration with plan 1, add: --out best.yaml", file=sys.stderr)
+    return int(ExitCode.DONE)
+
+
+def _told(found: Found, experiment: ExperimentConfig) -> SearchTold:
+    rates = found.costs.rates
+    notices = (*reckoned_from(found.lengths, experiment, rates.source), *found.costs.notices)
+    return told(found.searched, found.experiment, f"{rates.device} ({rates.source})", notices, found.under)
+
+
+def _on_each_number(
+    experiment: ExperimentConfig, after: RunDirectory | None, given: Namespace, overrides: Sequence[str]
+) -> int:
+    """A candidate for each number of nodes that the run may have, of which `--out` keeps one each."""
+    if after is not None:
+        raise ConfigurationError(
+            [f"cluster.nodes = {experiment.cluster.nodes} is a range, but --after compares with a run on its nodes."],
+            f"Give one number, as in --nodes {len(newest_nodes(after) or ()) or experiment.cluster.most_nodes}.",
+        )
+    each, best = searched_each(experiment)
+    numbers = tuple(OnNumber(nodes, _told(found, experiment)) for nodes, found in each.items())
+    answer = RangeTold(str(experiment.cluster.nodes), numbers)
+    if given.json:
+        print(msgspec.json.encode(answer).decode())
+    else:
+        Console().print(render_range(answer, given.config))
+    if given.out:
+        steps = ", ".join(f"{it.found.plans[0].step_s:.3g} s on {in_words(it.nodes)}" for it in numbers)
+        _write(given.out, given.config, (experiment, best), f"is expected to take {steps}", overrides)
+    elif not given.json:
+        print("To write a configuration with plan 1 of each, add: --out best.yaml", file=sys.stderr)
     return int(ExitCode.DONE)
 
 
@@ -104,7 +127,7 @@ def _typed(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _write(out: str, config: str, settings: tuple[Any, Any], step_s: float, overrides: Sequence[str]) -> None:
+def _write(out: str, config: str, settings: tuple[Any, Any], expected: str, overrides: Sequence[str]) -> None:
     """The file's own settings and those of the command line, with what the best plan changes of them."""
     experiment, best = settings
     values, whole = read_yaml(Path(config)), to_dict(best)
@@ -113,7 +136,7 @@ def _write(out: str, config: str, settings: tuple[Any, Any], step_s: float, over
         _put(values, key.split("."), whole)
     values.pop("allocation", None)
     values["calls"] = whole["calls"]
-    head = f"# Written by `hpcrl search {config}`: a step is expected to take {step_s:.3g} s.\n"
+    head = f"# Written by `hpcrl search {config}`: a step {expected}.\n"
     with written("--out", out) as file:
         file.write((head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)).encode())
     print(f"{out} has plan 1; submit it with: hpcrl submit {out}", file=sys.stderr)
@@ -136,6 +159,27 @@ def render(answer: SearchTold) -> RenderableType:
     parts += [Text(plain(line)) for line in (*_why(answer), *_lengths(answer))]
     parts += [Text(plain(notice), style="dim") for notice in answer.notices]
     return Group(*parts)
+
+
+def render_range(answer: RangeTold, config: str) -> RenderableType:
+    """The best plan on each number of nodes, a line for each."""
+    table = _table("nodes", "workers", "step", "simulated", "the settings", "memory", wide="plan 1")
+    for it in answer.numbers:
+        best = it.found.plans[0]
+        own = next((plan.step_s for plan in it.found.others if plan.name == OWN and plan.fits), None)
+        memory = _size(max(call.bytes_per_worker for call in best.calls))
+        times = (best.step_s, best.simulated_s, own)
+        layouts = ", ".join(f"{call.call} {call.layout} on {call.mesh}" for call in best.calls)
+        cells = ["-" if seconds is None else duration(seconds) for seconds in times]
+        table.add_row(str(it.nodes), str(it.found.workers), *cells, memory, Text(plain(layouts)))
+    first = answer.numbers[0].found
+    tried = sum(it.found.proposals for it in answer.numbers)
+    head = Text(
+        f"{answer.nodes} nodes of {_size(first.capacity)} a worker, {plain(first.rates)}; {tried:,} plans were tried\n"
+    )
+    aid = f"Each in full: hpcrl search {config} --nodes {answer.numbers[-1].nodes}"
+    notices = dict.fromkeys(notice for it in answer.numbers for notice in it.found.notices)
+    return Group(head, table, Text(), Text(plain(aid)), *(Text(plain(notice), style="dim") for notice in notices))
 
 
 def _plans(answer: SearchTold) -> Table:

@@ -88,13 +88,10 @@ def run(words: Sequence[str]) -> int:
 
 def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, seed: int = 0) -> SimulationTold:
     """So many steps of an experiment. Reads each model's config.json. Raises ConfigurationError."""
-    if (cluster := experiment.cluster).is_elastic:
-        raise ConfigurationError(
-            [f"cluster.nodes = {cluster.nodes} is a range, but a simulated run has one number of nodes."],
-            f"Give one, as in --nodes {cluster.most_nodes}.",
-        )
-    experiment = with_nodes(experiment, cluster.most_nodes)
-    capacity = capacity_of(experiment)
+    cluster = experiment.cluster
+    if not cluster.is_elastic:
+        experiment = with_nodes(experiment, cluster.most_nodes)
+    capacity = capacity_of(with_nodes(experiment, cluster.most_nodes))
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
     evaluates = algorithm_of(experiment).evaluates(experiment)
@@ -108,7 +105,7 @@ def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, se
     notices = [*does_not_fit(experiment, rates, capacity), *reckoned_from(lengths, experiment, rates.source)]
     notices += costs.notices
     notices += ["Evaluations are left out."] * evaluates
-    mtbf_s = disturbances.mtbf_s and disturbances.mtbf_s / experiment.cluster.nodes
+    mtbf_s = disturbances.mtbf_s and disturbances.mtbf_s / cluster.most_nodes
     return told(found, undisturbed, f"{rates.device} ({rates.source})", notices, mtbf_s)
 
 
@@ -218,7 +215,7 @@ def _endings(attempts: Sequence[AttemptTold]) -> Iterator[str]:
 
 def _attempts(attempts: Sequence[AttemptTold]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("attempt", "began", "ready", "ended", "parts read", "replayed", "went on after"):
+    for column in ("attempt", "nodes", "began", "ready", "ended", "parts read", "replayed", "went on after"):
         table.add_column(column, no_wrap=True)
     for it in attempts:
         times = (
@@ -227,5 +224,7 @@ def _attempts(attempts: Sequence[AttemptTold]) -> Table:
             duration(it.ended_s),
         )
         again = "-" if it.recovered_s is None else duration(it.recovered_s)
-        table.add_row(str(it.attempt), *times, str(it.read), str(it.replayed), again)
+        table.add_row(
+            str(it.attempt), str(it.nodes) if it.nodes else "-", *times, str(it.read), str(it.replayed), again
+        )
     return table

@@ -94,6 +94,20 @@ class SearchTold(msgspec.Struct, frozen=True):
     notices: tuple[str, ...]
 
 
+class OnNumber(msgspec.Struct, frozen=True):
+    """What was found on a number of nodes."""
+
+    nodes: int
+    found: SearchTold
+
+
+class RangeTold(msgspec.Struct, frozen=True):
+    """The same of each number of nodes that a run may have."""
+
+    nodes: str
+    numbers: tuple[OnNumber, ...]
+
+
 def told(
     searched: Searched,
     experiment: Any,

@@ -7,6 +7,7 @@ rows, the files and the messages as well.
 from dataclasses import replace
 from typing import Any
 
+from hpcrl.config.changes import with_nodes
 from hpcrl.config.control import Frequency
 from hpcrl.ops.search_problem import Found as Plan
 from hpcrl.placement.candidate import settings_with
@@ -39,12 +40,19 @@ def simulated_steps(
     rows = drawn_rows(experiment, lengths, steps, seed)
     return simulate(
         experiment,
-        lambda plan: durations_of(costs, plan),
+        lambda plan: durations_of(_on(plan.nodes, costs), plan),
         rows,
         disturbances or Disturbances(),
         replaces_nodes=replaces_nodes,
         seed=seed,
     )
+
+
+def _on(nodes: int, costs: CostModel) -> CostModel:
+    """By what the settings say of so many nodes, where a run may have several numbers."""
+    if not costs.experiment.cluster.is_elastic:
+        return costs
+    return replace(costs, experiment=with_nodes(costs.experiment, nodes), _made={})
 
 
 def in_simulated_order(found: Found) -> Found:

@@ -3,6 +3,7 @@
 `SimulatedRecords` fulfils `hpcrl.master.attempt_records.AttemptRecords`.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -66,11 +67,21 @@ class Kept:
     failed_rendezvous: int = 0
     finished: int = 0
     """Lines of finished work."""
+    nodes: tuple[int, ...] | None = None
+    """Those of the newest attempt that came to a plan."""
+    grown_s: float = -math.inf
+    """When an attempt began that had more than the one before it, at last."""
 
     def recovery(self, changed_by: Mapping[str, str]) -> RecoveryPlan:
         spills = {it.spill.name: it.spill for it in self.events if isinstance(it, Done)}
         spills |= {file.name: file for it in self.events if isinstance(it, Trained) for file in it.shown}
         return plan_recovery(self.events, self.checkpoints[::-1], spills, changed_by)
+
+    def placed(self, nodes: tuple[int, ...], at_s: float) -> None:
+        """An attempt has a plan on these."""
+        if self.nodes is not None and len(nodes) > len(self.nodes):
+            self.grown_s = at_s
+        self.nodes = nodes
 
     def checkpointed(self, manifest: Manifest) -> None:
         self.checkpoints.append(manifest)
@@ -120,6 +131,7 @@ class SimulatedRecords:
 
     def publish_plan(self, plan: Plan) -> None:
         self._plan = plan
+        self._kept.placed(tuple(dict.fromkeys(worker.node for worker in plan.workers)), self._clock.seconds())
         self._append_ns = self._planned(self.number, plan)
 
     def worker_log(self, rank: int) -> str:
@@ -238,6 +250,11 @@ class SimulatedRecords:
             return Planned([])
         return msgspec.json.decode(msgspec.json.encode(self._plan), type=Planned)
 
+    @property
+    def nodes(self) -> int:
+        """How many it has; 0 before it has a plan."""
+        return len({worker.node for worker in self.plan.workers}) if self._plan is not None else 0
+
     def costs(self) -> Sequence[StepCost]:
         return self._costs
 
@@ -275,5 +292,5 @@ class SimulatedMeetingPoint:
     def failed(self) -> int:
         return self._kept.failed_rendezvous
 
-    def nodes_before(self) -> None:
-        """Their number never changes."""
+    def nodes_before(self) -> tuple[int, ...] | None:
+        return self._kept.nodes

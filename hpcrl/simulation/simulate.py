@@ -19,7 +19,7 @@ from hpcrl.master.allocation import EVERYTHING, Absence, AllocationWatch
 from hpcrl.master.attempt import Attempt
 from hpcrl.master.ending import Ending
 from hpcrl.master.growth import Growth
-from hpcrl.master.master import FRUITLESS_ATTEMPTS
+from hpcrl.master.master import CONTINUES, FRUITLESS_ATTEMPTS
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.reactor import Reactor
@@ -80,12 +80,12 @@ def simulate(
 ) -> Simulated:
     """A run of an experiment to its end. `durations` are those under a plan; each attempt makes its own.
 
-    `replaces_nodes`: whether others come in the place of nodes while the rest stays. The experiment has one number of
-    nodes. The answer follows from what is given alone. Raises ConfigurationError where a disturbance
-    is of no node, worker or step of the run, and what the master's code raises.
+    `replaces_nodes`: whether others come in the place of nodes while the rest stays. Of a range of nodes all are asked
+    for, and each has its place. The answer follows from what is given alone. Raises ConfigurationError where a
+    disturbance is of no node, worker or step of the run, and what the master's code raises.
     """
     cluster, plan = experiment.cluster, plan_for(experiment)
-    disturbances.refuse_unknown(cluster.nodes, len(plan.workers), experiment.control.steps)
+    disturbances.refuse_unknown(cluster.most_nodes, len(plan.workers), experiment.control.steps)
     with uncollected():
         return _Run(experiment, durations, rows, disturbances, replaces_nodes).to_the_end(seed)
 
@@ -173,7 +173,7 @@ class _Run:
         self._kept = Kept(experiment.control.keep_checkpoints, rows)
         self._cluster = Cluster(
             self._clock,
-            experiment.cluster.nodes,
+            experiment.cluster.most_nodes,
             experiment.cluster.workers_per_node,
             disturbances,
             together=not replaces_nodes,
@@ -219,7 +219,7 @@ class _Run:
     def _submission(self, schedule: RunSchedule) -> Iterator[Ending]:
         """The endings of one master's attempts, each as it ends."""
         clock, cluster = self._clock.seconds, self._experiment.cluster
-        members = SimulatedMembers(cluster.nodes, cluster.lost_after_s, clock, lambda: EPOCH + clock())
+        members = SimulatedMembers(cluster.most_nodes, cluster.lost_after_s, clock, lambda: EPOCH + clock())
         members.silent = self._cluster.silent
         unasked = Unasked()
         beatless = replace(cluster, heartbeat_s=NEVER_S)
@@ -227,16 +227,19 @@ class _Run:
         watch = AllocationWatch(self._allocation(), reactor.note, clock, lambda: EPOCH + clock(), Inline().submit)
         point = SimulatedMeetingPoint(self._kept)
         nodes = NodeWait(point, cluster, self._replaces_nodes, members, watch, clock)
+        growth = Growth(self._experiment, reactor.in_background, clock, clock() - self._kept.grown_s)
         ending = None
-        while ending is None or ending.state == "lost":
-            ending = self._attempt(reactor, watch, nodes, schedule)
+        while ending is None or ending.state in CONTINUES:
+            ending = self._attempt(reactor, watch, nodes, schedule, growth)
             yield ending
 
     def _allocation(self) -> SimulatedAllocation:
         wall_s = self._disturbances.wall_time_s
         return SimulatedAllocation(None if wall_s is None else self._clock.seconds() + wall_s, self._replaces_nodes)
 
-    def _attempt(self, reactor: Reactor, watch: AllocationWatch, nodes: NodeWait, schedule: RunSchedule) -> Ending:
+    def _attempt(
+        self, reactor: Reactor, watch: AllocationWatch, nodes: NodeWait, schedule: RunSchedule, growth: Growth
+    ) -> Ending:
         kept, members = self._kept, reactor.members
         if kept.fruitless >= FRUITLESS_ATTEMPTS:
             reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call"
@@ -250,7 +253,6 @@ class _Run:
         data.set_result(self._rows.data)
         settings, clock = RunSettings(self._experiment), self._clock.seconds
         broken = _broken_in(kept.events)
-        growth = Growth(self._experiment, reactor.in_background, clock)
         attempt = Attempt(records, settings, data, schedule, reactor, watch, nodes, growth, clock, broken)
         before, kept.fruitless = len(kept.events), kept.fruitless + 1
         self._cluster.restless = lambda: _restless(members, self._cluster)

@@ -32,6 +32,8 @@ class AttemptTold(msgspec.Struct, frozen=True):
     """Train steps and blends that were executed again."""
     recovered_s: float | None
     """From the last part that the attempt before had executed to the first new one that this one began."""
+    nodes: int
+    """That it had; 0 where it came to no plan."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -168,6 +170,7 @@ def _attempts(simulated: Simulated) -> Iterator[AttemptTold]:
             len(it.recovery.recorded),
             len(it.recovery.replay),
             None if before is None else _recovered(before, it),
+            it.nodes,
         )
         before = it if any(True for _ in it.made()) else before
 

@@ -147,5 +147,3 @@ def test_plan_has_a_line_for_each_number(load, capsys):
     assert main(["plan", *words, "--nodes", "1-3"]) == ExitCode.DONE
     said = capsys.readouterr().out
     assert "On each number of nodes that the run may have:" in said and "actor d3t1p1" in said
-    assert main(["search", *words[:1], "--cluster.device", "cpu", "--nodes", "1-3"]) == ExitCode.CONFIGURATION
-    assert "Give one, as in --nodes 3" in capsys.readouterr().err
