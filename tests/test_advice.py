@@ -657,11 +657,6 @@ COMMANDS: Sequence[tuple[str, str, str]] = (
     ("cli/arguments.py: The nearest is {}.", "submit c.yaml --dettach yes", "submit --help"),
     ("cli/arguments.py: See {} --help.", "status", "status --help"),
     ("cli/arguments.py: Give one of them.", "submit c.yaml --wait --detach", "plan c.yaml"),
-    (
-        "cli/search.py: Give one, as in --nodes {}; with allocation: search, each number of the range is searched for.",
-        "search c.yaml --cluster.device cpu --nodes 1-2",
-        "search c.yaml --cluster.device cpu --nodes 2",
-    ),
     ("cli/doctor.py: Give one of them.", "doctor --in-job --no-jobs", "doctor --help"),
     ("cli/doctor.py: Give 1 or more.", "doctor --nodes 0", "doctor --nodes 1 --help"),
     ("cli/draw.py: Name another file.", "draw c.yaml --out graph.txt", "draw c.yaml --out graph.dot"),
@@ -1257,7 +1252,9 @@ SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_
 ELSEWHERE = {
     "cli/simulate.py: Write 1 or more.": SIMULATED,
     "cli/simulate.py: Write a duration above 0, such as 24h.": SIMULATED,
-    "cli/simulate.py: Give one, as in --nodes {}.": SIMULATED,
+    "cli/search.py: Give one number, as in --nodes {}.": (
+        "test_profile.py::test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_pays"
+    ),
     "simulation/disturbances.py: Name others, or raise --steps.": SIMULATED,
     "simulation/disturbances.py: Name others.": SIMULATED,
     "simulation/disturbances.py: Nodes and workers are counted from 0.": SIMULATED,
@@ -1397,13 +1394,32 @@ ELSEWHERE = {
     "placement/search_inputs.py: Give a profile of the devices that the run will have, or set cluster.device.": (
         SEARCHED
     ),
-    "placement/search_inputs.py: Give the JSON file that `hpcrl profile CONFIG --out FILE` writes.": SEARCHED,
+    "placement/search_inputs.py: Give the JSON file that `hpcrl profile` writes: of a CONFIG, or --from RUN.": SEARCHED,
     "placement/search_inputs.py: Leave search.device out, or set cluster.device.": SEARCHED,
     "placement/search_inputs.py: Name a run's directory, or a file.": SEARCHED,
     "placement/search_inputs.py: Set search.device to one of these, or search.profile.": SEARCHED,
     "placement/search_inputs.py: Set {}.dtype, or search.device or search.profile to another.": SEARCHED,
     "placement/settling.py: Set allocation to heuristic.": (
         "test_search_page.py::test_a_graph_that_is_too_large_is_refused_and_the_heuristic_takes_it"
+    ),
+    "launch/profile_from.py: Make one of each, or leave one out.": (
+        "launch/test_profile_from.py::test_runs_of_one_kind_make_a_profile_together_and_others_are_refused"
+    ),
+    **dict.fromkeys(
+        (
+            "launch/profile_from.py: Name runs that trained or generated.",
+            "launch/profile_from.py: Name runs that had one kind.",
+            "launch/profile_from.py: Give a profile of the device that the runs had, or leave --profile out.",
+        ),
+        "launch/test_profile_from.py::test_what_tells_nothing_is_refused_and_the_advice_leads_on",
+    ),
+    **dict.fromkeys(
+        (
+            "cli/profile.py: Leave it out, or add --from RUN.",
+            "cli/profile.py: Give it --out and --profile alone.",
+            "cli/profile.py: See hpcrl profile --help. With --from RUN it measures nothing, and needs none.",
+        ),
+        "test_profile.py::test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_pays",
     ),
     "launch/profiling.py: `hpcrl resume {}` measures the others.": (
         "test_profile.py::test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_it"

@@ -21,7 +21,7 @@ from hpcrl.placement.rates import Rates, rates_from_json
 from hpcrl.placement.search_told import SearchTold
 
 ROOT = Path(__file__).parent.parent
-SHOWN = r"^hpcrl (profile \S+ --out \S+)"
+SHOWN = r"^hpcrl (profile [^-\s]\S* --out \S+)"
 (README,), (PAGE,) = (
     re.findall(SHOWN, (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     for page in ("README.md", "docs/search.md")
@@ -115,3 +115,37 @@ def test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_
     assert own["rew_inf"] > 0 and any("rew_inf counts as" in it and "was measured" in it for it in answer.notices)
     assert "calibrated by run" in answer.rates and f"hpcrl resume {folder / 'run'}" in shown.err
     assert "Its steps took" in shown.err and measured.closed == 3
+    assert main(["search", "grpo.yaml", "--after", "run", "--nodes", "1-2"]) == ExitCode.CONFIGURATION
+    assert "1-2 is a range, but --after compares" in (said := capsys.readouterr().err) and "as in --nodes 1." in said
+    a_profile_comes_out_of_it(folder, measured.seconds, capsys)
+
+
+def a_profile_comes_out_of_it(folder: Path, measured: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
+    """As the page says; its commands take it, and what is not its form is refused."""
+    page = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    (words,) = re.findall(r"^hpcrl (profile --from .*)$", page, re.MULTILINE)
+    assert main(words.replace("RUN", "run").split()) == ExitCode.DONE
+    said = capsys.readouterr()
+    assert "profile.json: cpu, " in said.out and "Search with: --profile profile.json" in said.out
+    assert "no run made any" in said.err
+    rates = rates_from_json((folder / "profile.json").read_bytes())
+    held_to_its_shape(rates)
+    assert rates.calls["rew_inf"] > 0 and rates.source.startswith("taken from run; parts of models in proportion as")
+    assert main(["search", "grpo.yaml", "--profile", "profile.json", "--proposals", "50", "--json"]) == ExitCode.DONE
+    answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
+    own = {it.call: it.seconds for plan in answer.others if plan.name == "the settings" for it in plan.calls}
+    for call in ("actor_gen", "actor_train"):
+        assert 0.5 < own[call] / measured[call] < 2, (call, own, measured)
+    for command in ("simulate", "plan"):
+        profile = {"simulate": "--profile"}.get(command, "--search.profile")
+        assert main([command, "grpo.yaml", profile, "profile.json"]) == ExitCode.DONE
+        assert "taken from run" in capsys.readouterr().out
+    assert main(["search", "wide.yaml", "--profile", "profile.json", "--proposals", "50"]) == ExitCode.CONFIGURATION
+    for refused, why in (
+        (["profile", "grpo.yaml", "--from", "run", "--out", "x.json"], "--from takes its settings from the runs"),
+        (["profile", "--from", "run", "--minutes", "3", "--out", "x.json"], "--from takes its settings from the runs"),
+        (["profile", "grpo.yaml", "--profile", "profile.json", "--out", "x.json"], "--profile goes with --from"),
+        (["profile", "--from", "run", "--profile", "grpo.yaml", "--out", "x.json"], "grpo.yaml is no profile: it is"),
+    ):
+        assert main(refused) == ExitCode.CONFIGURATION
+        assert why in capsys.readouterr().err and not Path("x.json").exists()

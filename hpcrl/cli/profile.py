@@ -1,30 +1,46 @@
-"""`hpcrl profile CONFIG --out FILE`: measure what the parts of a configuration's models take on its workers."""
+"""`hpcrl profile CONFIG --out FILE`: measure what the parts of a configuration's models take on its workers; or, with
+`--from RUN`, take it out of what runs have measured."""
 
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
+from jsonargparse import Namespace
+
+from hpcrl.cli.arguments import LACKING, asks_for_help, command_parser, find_run, parse, separate
 from hpcrl.cli.outputs import try_out, written
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
 
-OWN = ("--out", "--run-dir", "--minutes", "--detach")
+OWN = ("--out", "--from", "--profile", "--run-dir", "--minutes", "--detach")
+MINUTES = 10.0
 
 
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "profile",
         "Measure, by a durable run on the workers of a configuration, how long its models' parts take there and what "
-        "links and disks carry; then write a profile for hpcrl search and hpcrl plan. Typed again with the same "
-        "--out, it resumes what is not done.",
+        "links and disks carry; then write a profile for hpcrl search, simulate and plan. Typed again with the same "
+        "--out, it resumes what is not done. With --from, runs nothing: takes the profile out of what the calls of "
+        "runs took.",
     )
-    parser.add_argument("config", type=str, help="a YAML file")
+    parser.add_argument("config", type=str | None, nargs="?", default=None, help="a YAML file; none with --from")
     parser.add_argument("--out", metavar="FILE", required=True, help="the profile")
+    parser.add_argument(
+        "--from", nargs="+", default=[], metavar="RUN", help="runs, ended or not, whose calls say what a profile says"
+    )
+    parser.add_argument(
+        "--profile",
+        type=str | None,
+        default=None,
+        metavar="FILE",
+        help="with --from: how times are shared between parts of models; else as data sheets say",
+    )
     parser.add_argument("--run-dir", type=str | None, default=None, help="the run's folder; else FILE.run")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long it may take, about (10)")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="how long it may take, about (10)")
     parser.add_argument("--detach", action="store_true", help="submit and return; the same command again writes FILE")
     mine, overrides = separate(words, OWN)
     if asks_for_help(mine):
@@ -33,12 +49,41 @@ def run(words: Sequence[str]) -> int:
     given = parse(parser, mine)
     if not 0 < given.minutes < float("inf"):
         raise ConfigurationError([f"--minutes {given.minutes:g} must be above 0."])
+    if runs := getattr(given, "from"):
+        return _from_runs(given, runs, overrides)
+    if given.config is None:
+        raise ConfigurationError(
+            [f"{LACKING}CONFIG."], "See hpcrl profile --help. With --from RUN it measures nothing, and needs none."
+        )
+    if given.profile is not None:
+        raise ConfigurationError(["--profile goes with --from."], "Leave it out, or add --from RUN.")
     try_out("--out", given.out)
     place = Path(given.run_dir or f"{given.out}.run").absolute()
     code = _measured(given.config, place, given.minutes, not given.detach, overrides)
     if code or given.detach:
         return code
     return _write(given.out, place)
+
+
+def _from_runs(given: Namespace, runs: Sequence[str], overrides: Sequence[str]) -> int:
+    """The profile that runs tell of."""
+    if given.config is not None or overrides or given.detach or given.run_dir or given.minutes != MINUTES:
+        raise ConfigurationError(
+            ["--from takes its settings from the runs, and runs nothing."],
+            "Give it --out and --profile alone.",
+        )
+    try_out("--out", given.out)
+    # Only a valid command is worth the import of arrays and HDF5.
+    from hpcrl.durable.rundir import RunDirectory
+    from hpcrl.launch.profile_from import profile_from
+    from hpcrl.placement.search_inputs import read_profile
+
+    base = read_profile(Path(given.profile), "--profile") if given.profile else None
+    found = profile_from([RunDirectory.look(find_run(run)) for run in runs], base)
+    for line in found.lacks:
+        print(plain(line), file=sys.stderr)
+    _store(given.out, found.rates)
+    return int(ExitCode.DONE)
 
 
 def _measured(config: str, place: Path, minutes: float, wait: bool, overrides: Sequence[str]) -> int:
@@ -61,8 +106,11 @@ def _write(out: str, place: Path) -> int:
     from hpcrl.durable.rundir import RunDirectory
     from hpcrl.launch.profiling import profile_in
 
-    rates = profile_in(RunDirectory.open(place))
+    _store(out, profile_in(RunDirectory.open(place)))
+    return int(ExitCode.DONE)
+
+
+def _store(out: str, rates: Any) -> None:
     with written("--out", out) as file:
         file.write(rates.to_json())
     print(f"{out}: {rates.device}, {len(rates.measured)} parts of models. Search with: --profile {out}")
-    return int(ExitCode.DONE)

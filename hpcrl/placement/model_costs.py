@@ -109,6 +109,12 @@ class ModelCosts:
             return float(measured.at(np.array([elements]), np.ones(1))[0])
         return elements * STATE * state_size(self.dtype) / self.rates.bytes_per_s * SECOND
 
+    def surface(self, part: Part, of: Pass, xs: Sequence[float], ys: Sequence[float]) -> Surface:
+        """What a part takes at each of these points."""
+        x, y = (it.ravel() for it in np.meshgrid(np.array(xs, float), np.array(ys, float), indexing="ij"))
+        found = np.array([*map(self.update, x)]) if part == "update" else self._part(part, of, x, y)
+        return Surface.of(list(zip(x.tolist(), y.tolist(), found.tolist(), strict=True)))
+
     def _of_blocks(self, of: Pass, sizes: Sizes) -> np.ndarray:
         """[S, M]; of the last block, rows that predict nothing end after its attention."""
         found = np.multiply.outer(self._blocks, self._part("block", of, sizes.tokens_M, sizes.lengths_M))

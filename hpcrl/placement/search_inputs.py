@@ -92,7 +92,7 @@ def read_profile(path: Path, said: str) -> Rates:
         lacks = f"is no profile: {_what_it_is(text, error)}"
     raise ConfigurationError(
         [f"{said} = {path} {lacks}."],
-        "Give the JSON file that `hpcrl profile CONFIG --out FILE` writes.",
+        "Give the JSON file that `hpcrl profile` writes: of a CONFIG, or --from RUN.",
     )
 
 

@@ -39,4 +39,4 @@ def test_a_file_that_is_no_profile_is_told_what_it_is(content: bytes | None, sai
     with pytest.raises(ConfigurationError) as refused:
         read_profile(path, "search.profile")
     assert f"search.profile = {path} {said}" in str(refused.value)
-    assert refused.value.advice == ("Give the JSON file that `hpcrl profile CONFIG --out FILE` writes.",)
+    assert refused.value.advice == ("Give the JSON file that `hpcrl profile` writes: of a CONFIG, or --from RUN.",)
