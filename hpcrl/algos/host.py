@@ -23,7 +23,7 @@ from hpcrl.durable.digests import with_memory
 from hpcrl.durable.files import Files
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.shards import Shard, open_shard, span_state
-from hpcrl.engines.engine import KINDS, EngineState, ShardParts
+from hpcrl.engines.engine import KINDS, EngineState, SharedParts
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.attention import flash_attention
@@ -332,15 +332,21 @@ class TorchHost:
             opened = [open_shard(self._context.run_dir / shard.name) for shard in saved.shards]
             memories: list[Mapping[str, Any]] = [shard.state["algorithm"] for shard in opened]
             shards = RoleModel.of(self._experiment, name).shards(opened, state.space)
-            exact = state.load(self._read(name, state.shared(opened) if shards is opened else shards))
-            summed = state.digest() if exact and shards is opened else state.digest_of(opened)
+            shared = state.shared(opened) if shards is opened else None
+            exact = state.load(self._read(name, shared or shards))
+            if shared is None:
+                summed = state.digest_of(opened)
+            elif exact:
+                summed = state.digest()
+            else:
+                summed = shared.digest()
         for memory in memories if saved.digest else ():
             if saved.digest != (digest := with_memory(summed, memory)):
                 raise DamagedCheckpointError(f"{name} was saved with digest {saved.digest}, and loaded with {digest}")
         if role is not None:
             role.load_state(memories[0])
 
-    def _read(self, name: str, shards: ShardParts) -> Iterator[Shard]:
+    def _read(self, name: str, shards: SharedParts | Sequence[Shard]) -> Iterator[Shard]:
         """One after another, while whoever waits is told how far it is."""
         for number, shard in enumerate(shards, 1):
             self._context.told(f"loading {name}'s checkpoint, part {number} of {len(shards)}")

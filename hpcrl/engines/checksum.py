@@ -53,7 +53,17 @@ def digest_of_parts(
     """The same of what comes part by part, each `count` tensors."""
     sums = [0] * count
     for tensors, spans in parts:
-        sums = [(one + other) & MASK for one, other in zip(sums, checksums(tensors, spans), strict=True)]
+        sums = added(sums, checksums(tensors, spans))
+    return in_all(sums, total)
+
+
+def added(sums: Iterable[int], others: Iterable[int]) -> list[int]:
+    """Checksums of more elements."""
+    return [(one + other) & MASK for one, other in zip(sums, others, strict=True)]
+
+
+def in_all(sums: Iterable[int], total: Callable[[Tensor], Tensor]) -> str:
+    """As a digest, of what several ranks hold, whose `total` adds up."""
     totals = total(torch.tensor([_signed(number) for number in sums]))
     return "".join(f"{number & MASK:016x}" for number in totals.tolist())
 

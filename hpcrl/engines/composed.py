@@ -222,7 +222,7 @@ class ComposedEngine:
         return self._saved.snapshot(self._buffers.copied).with_state(space=self.space)
 
     def shared(self, shards: Sequence[ShardFile]) -> SharedShards:
-        return SharedShards(shards, self._saved.spans, self._groups)
+        return self._saved.shared(shards, self._groups)
 
     def load(self, shards: Iterable[Shard]) -> bool:
         self._buffers.need("parameters", "optimizer")

@@ -306,8 +306,12 @@ Held = Mapping[Kind, int]
 """Bytes of each kind."""
 
 
-class ShardParts(Sized, Iterable[Shard], Protocol):
-    """Shards, or parts of some, one after another."""
+class SharedParts(Sized, Iterable[Shard], Protocol):
+    """Parts of shards, one after another."""
+
+    def digest(self) -> str:
+        """As `digest_of` the shards, once all ranks are through; known where something of it was rounded."""
+        ...
 
 
 class EngineState(Protocol):
@@ -328,7 +332,7 @@ class EngineState(Protocol):
         """A copy of what this rank owns of parameters and optimizer. Asks no other rank."""
         ...
 
-    def shared(self, shards: Sequence[ShardFile]) -> ShardParts:
+    def shared(self, shards: Sequence[ShardFile]) -> SharedParts:
         """What this rank is to `load` of all shards of a cut in this space: all of the role's ranks go through it, each
         reads some, and sends them to others that have them too."""
         ...

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 
 from hpcrl.durable.checkpoints import DamagedCheckpointError
+from hpcrl.durable.shards import ShardFile
 from hpcrl.engines.checksum import digest_of, digest_of_parts, runs
 from hpcrl.engines.chunks import chunks
 from hpcrl.engines.memory import ParameterMemory
 from hpcrl.engines.release import on_host
 from hpcrl.engines.shard import CopiedShard, Shard, read_runs
+from hpcrl.engines.shared_shards import SharedShards
 from hpcrl.engines.slices import Slice
 from hpcrl.errors import InternalError
 from hpcrl.families.places import Span, common, packed
@@ -83,7 +85,7 @@ class ShardedMasters:
         filled, exact = 0, True
         for shard in shards:
             self.updates = shard.state["updates"]
-            exact &= all(shard.dtype(part).itemsize == tensor.itemsize for part, tensor in self.parts.items())
+            exact &= self.takes_exactly(shard)
             filled += sum(self._take(shard, theirs, wanted[theirs.place.parameter]) for theirs in shard.spans)
         if filled != (needed := sum(span.place.numel for span in self.spans)):
             raise DamagedCheckpointError(
@@ -91,6 +93,10 @@ class ShardedMasters:
             )
         self._slice.publish()
         return exact
+
+    def takes_exactly(self, shard: Shard) -> bool:
+        """Whether it is of the very types of the parts, so that no bit is rounded."""
+        return all(shard.dtype(part).itemsize == tensor.itemsize for part, tensor in self.parts.items())
 
     def digest(self) -> str:
         """Checksums of all parts over all ranks, and the number of updates."""
@@ -152,10 +158,10 @@ class MasterState:
         """This rank's slice of them."""
         return self._masters.master_S
 
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """Where the elements of that slice are in the model."""
-        return self._masters.spans
+    def shared(self, shards: Sequence[ShardFile], groups: ReplicaGroups) -> SharedShards:
+        """What is to be loaded of them, read by all ranks together, and summed up where it is rounded."""
+        summed = () if all(map(self._masters.takes_exactly, shards)) else list(self._masters.parts)
+        return SharedShards(shards, self._masters.spans, groups, summed)
 
     def blend(self, theirs: torch.Tensor, decay: float) -> None:
         """Keep `decay` of the masters, and take the rest of others that lie as they do. Raises InternalError."""

@@ -2,12 +2,14 @@
 that have it, as `placement.shared_shards` plans it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import torch
 
-from hpcrl.durable.shards import ShardFile, placed_spans, span_state
+from hpcrl.durable.shards import Shard, ShardFile, placed_spans, span_state
+from hpcrl.engines.checksum import added, checksums, in_all
 from hpcrl.engines.shard import CopiedShard
 from hpcrl.families.places import Span
 from hpcrl.parallel.moving import carry_out
@@ -18,21 +20,27 @@ from hpcrl.placement.shared_shards import Stretch, shared_reading, wanted_of
 
 
 class SharedShards:
-    """What this rank is to have of the shards, `own`, in pieces that fit into memory. All ranks go through it to its
-    end."""
+    """What this rank is to have of the shards, `own`: what they say of themselves, then pieces that fit into memory.
 
-    def __init__(self, shards: Sequence[ShardFile], own: Sequence[Span], groups: ReplicaGroups) -> None:
-        self._shards, self._readers = shards, groups.readers
+    All ranks go through it to its end.
+    """
+
+    def __init__(
+        self, shards: Sequence[ShardFile], own: Sequence[Span], groups: ReplicaGroups, summed: Sequence[str] = ()
+    ) -> None:
+        """`summed`: the arrays of which `digest` is to be known."""
+        self._shards, self._groups, self._readers = shards, groups, groups.readers
+        self._summed, self._sums = summed, [0] * len(summed)
         told = groups.told_by_all(msgspec.msgpack.encode(span_state(own)))
         self._wanted = [placed_spans(msgspec.msgpack.decode(data)) for data in told]
         self._reading = shared_reading([shard.spans for shard in shards], self._wanted)
 
     def __len__(self) -> int:
-        """Its pieces."""
-        return len(self._reading.alone[self._readers.index]) + len(self._reading.rounds)
+        return len(self._shards) + len(self._reading.alone[self._readers.index]) + len(self._reading.rounds)
 
-    def __iter__(self) -> Iterator[CopiedShard]:
+    def __iter__(self) -> Iterator[Shard]:
         """Raises DamagedFileError, and PeerLostError."""
+        yield from (replace(shard, spans=()) for shard in self._shards)
         for stretch in self._reading.alone[self._readers.index]:
             yield CopiedShard(self._read(stretch), stretch.spans, self._shards[stretch.shard].state)
         for round_ in self._reading.rounds:
@@ -40,7 +48,15 @@ class SharedShards:
 
     def _read(self, stretch: Stretch) -> dict[str, np.ndarray]:
         shard = self._shards[stretch.shard]
-        return {array: shard.read(array, stretch.start, stretch.stop) for array in shard.arrays}
+        arrays = {array: shard.read(array, stretch.start, stretch.stop) for array in shard.arrays}
+        if self._summed:
+            tensors = [torch.from_numpy(arrays[array]) for array in self._summed]
+            self._sums = added(self._sums, checksums(tensors, stretch.spans))
+        return arrays
+
+    def digest(self) -> str:
+        """Once all is read: the checksums of what it was, over all ranks, and the number of updates."""
+        return f"{in_all(self._sums, self._groups.total_of_shares)}{self._shards[0].state['updates']:08x}"
 
     def _spread(self, round_: Sequence[Stretch | None]) -> CopiedShard:
         """What this rank is to have of what all read in a round."""
