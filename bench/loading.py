@@ -58,7 +58,7 @@ def _figures(pool: RankPool, folder: Path, dp: int, size: int) -> list[Figure]:
     sides: dict[bool, list[Load]] = {True: [], False: []}
     for number in range(ROUNDS + 1):
         for together in sides:
-            found = [it for it in pool.run(_load, folder, dp, together) if it is not None]
+            found = [Load(*it) for it in pool.run(_load, folder, dp, together) if it is not None]
             if number:
                 sides[together].append(Load(max(it.seconds for it in found), sum(it.read for it in found)))
     ours, alone = (_median(sides[together]) for together in (True, False))
@@ -77,7 +77,7 @@ def _figures(pool: RankPool, folder: Path, dp: int, size: int) -> list[Figure]:
     ]
 
 
-def _load(context: ParallelContext, folder: Path, dp: int, together: bool) -> Load | None:
+def _load(context: ParallelContext, folder: Path, dp: int, together: bool) -> tuple[float, int] | None:
     """On a rank: fill a bf16 model, from the disk."""
     layout, ranks = Layout(dp), tuple(range(dp))
     context.form(sharing(layout, ranks))
@@ -92,7 +92,7 @@ def _load(context: ParallelContext, folder: Path, dp: int, together: bool) -> Lo
     before, begun = rchar(), time.perf_counter()
     _, parameters = load_pretrained(folder, readers=readers if together else reads_alone())
     model.load(parameters)
-    return Load(time.perf_counter() - begun, rchar() - before)
+    return time.perf_counter() - begun, rchar() - before
 
 
 def _median(loads: list[Load]) -> Load:
