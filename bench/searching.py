@@ -25,6 +25,7 @@ sys.path.insert(0, str(PATHS[-1]))
 
 from support.chaos import create_run, finish, outputs
 from support.paced import attempts, durations, placed, rows, step_s
+from support.seven_billion import write_seven_billion
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
@@ -266,21 +267,11 @@ def _made_s(experiment: Any, folder: Path) -> float:
 
 def command(work: Path) -> list[Figure]:
     """`hpcrl search` of 128 GPUs, the whole process."""
-    experiment(work / "models", Case("7B", 128, "long"))
-    values = {
-        "algorithm": "ppo",
-        "data": {"train": str(work / "rows.jsonl"), "batch_size": 1024, "max_prompt_tokens": 1024},
-        **{role: {"path": str(work / "models" / "7B"), "dtype": "bf16"} for role in ("actor", "critic", "reference")},
-        "reward": {"function": "gsm8k"},
-        "generation": {"max_new_tokens": 2048},
-        "ppo": {"minibatches": 4, "kl": {"mode": "reward"}, "old_logprobs": "sampled"},
-        "control": {"steps": 3},
-        "cluster": {"nodes": 16, "workers_per_node": SLOTS, "device": "cuda"},
-    }
-    (work / "rows.jsonl").write_text("")
-    (work / "ppo.yaml").write_text(json.dumps(values))
+    write_seven_billion(work, batch_size=1024)
+    where = ["--nodes", "16", "--cluster.workers_per_node", "8", "--cluster.device", "cuda", "--device", "H100"]
+    what = ["--data.max_prompt_tokens", "1024", "--generation.max_new_tokens", "2048", "--json"]
     begun = time.perf_counter()
-    cost = cost_of([sys.executable, "-m", "hpcrl", "search", str(work / "ppo.yaml"), "--device", "H100", "--json"])
+    cost = cost_of(["env", "-C", str(work), sys.executable, "-m", "hpcrl", "search", "ppo.yaml", *where, *what])
     wall = time.perf_counter() - begun
     return [Figure("hpcrl search for 128 GPUs", wall, "s", "≤ 60", f"{cost.cpu_s:.0f} s of CPU, {cost.peak >> 20} MiB")]
 

@@ -55,7 +55,8 @@ class RowTable:
     def longest(self, step: int, keys: Sequence[Key], ids: Sequence[str]) -> list[int]:
         """Of each sample the tokens of its longest row that a call has made; 0 where the keys are the data set's."""
         made = [self._lengths[step, call][key] for call, key in keys if call != FROM_DATA]
-        return [max((of_key[sample_id] for of_key in made), default=0) for sample_id in ids]
+        columns = [map(of_key.__getitem__, ids) for of_key in made]
+        return list(map(max, zip(*columns, strict=True))) if made else [0] * len(ids)
 
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
@@ -91,9 +92,11 @@ def _tables(of_call: dict[str, dict[str, Holders]], keys: Sequence[str]) -> list
 
 def _by_holders(rows: Mapping[str, Holders], ids: Sequence[str]) -> list[tuple[Holders, list[str]]]:
     """The ids of each of the holders, in the order in which they come first."""
+    of_ids = list(map(rows.__getitem__, ids))
+    if len(set(map(id, of_ids))) == 1:
+        return [(of_ids[0], list(ids))]
     found: dict[int, tuple[Holders, list[str]]] = {}
-    for sample_id in ids:
-        holders = rows[sample_id]
+    for sample_id, holders in zip(ids, of_ids, strict=True):
         together = found.get(id(holders))
         if together is None:
             together = found[id(holders)] = holders, []

@@ -15,7 +15,7 @@ from hpcrl.placement.plan import ModelName, Plan
 from hpcrl.simulation.clock import SECOND_NS, Lane, VirtualClock
 from hpcrl.simulation.durations import Durations
 from hpcrl.simulation.rows import Rows
-from hpcrl.wire.holders import InMemory, InSpill, RowSource
+from hpcrl.wire.holders import InDataset, InMemory, InSpill
 from hpcrl.wire.messages import (
     Ack,
     AreYouThere,
@@ -83,6 +83,14 @@ class World:
     together: dict[int, Together] = field(default_factory=dict)
     """By request."""
 
+    homes: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def home_of(self, role: str) -> frozenset[int]:
+        """The workers where it is at home."""
+        if role not in self.homes:
+            self.homes[role] = frozenset(self.plan.home(role).ranks)
+        return self.homes[role]
+
     def joined(self, request: Request | Move) -> Together:
         if request.id not in self.together:
             self.together[request.id] = Together(self._workers(request))
@@ -133,24 +141,30 @@ class Worker:
 
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _gather(self, request: Request) -> None:
-        ends = [self._fetched(source) for source in request.sources]
-        self._gathered_ns[request.id] = took = max(ends, default=self._clock.now_ns) - self._clock.now_ns
+        """What others have comes from all of them at once: whoever has most to send is the last."""
+        now, costs, tokens, most = self._clock.now_ns, self._world.durations, self._world.rows.tokens, -1
+        end = now
+        for source in request.sources:
+            holder = source.holders[0]
+            if not isinstance(holder, InMemory):
+                end = max(end, self._read(holder, source.ids))
+            elif holder.rank != self._rank:
+                most = max(most, tokens(source.ids))
+        if most >= 0:
+            end = max(end, now + costs.message_ns + round(costs.fetch.nanoseconds(costs.row_bytes * most)))
+        self._gathered_ns[request.id] = took = end - now
         if took:
             self._clock.after(took, lambda: self._ready(request))
         else:
             self._ready(request)
 
-    def _fetched(self, source: RowSource) -> int:
-        """When the rows of a source are here."""
-        holder, now, costs = source.holders[0], self._clock.now_ns, self._world.durations
-        if isinstance(holder, InMemory):
-            if holder.rank == self._rank:
-                return now
-            return now + costs.message_ns + round(costs.fetch.nanoseconds(self._bytes(source.ids)))
+    def _read(self, holder: InSpill | InDataset, ids: tuple[str, ...]) -> int:
+        """When rows of a file are here."""
+        costs = self._world.durations
         lasts = costs.read_ns
         if isinstance(holder, InSpill):
-            lasts = round(costs.disk.nanoseconds(self._bytes(source.ids)) * self._speed.disk)
-        return min(self._readers, key=lambda lane: lane.free_ns).take(now, lasts)
+            lasts = round(costs.disk.nanoseconds(self._bytes(ids)) * self._speed.disk)
+        return min(self._readers, key=lambda lane: lane.free_ns).take(self._clock.now_ns, lasts)
 
     def _bytes(self, ids: tuple[str, ...]) -> int:
         return self._world.durations.row_bytes * self._world.rows.tokens(ids)
@@ -239,7 +253,7 @@ class Worker:
 
     def _record(self, call: MFC, request: Request) -> dict[str, Any] | None:
         """A role with so many changes always has the same parameters."""
-        if not call.changes or self._rank not in self._world.plan.home(call.changes).ranks:
+        if not call.changes or self._rank not in self._world.home_of(call.changes):
             return None
         digest = digest_of(call.changes, request.version)
         return {"digest": digest, "parameters": digest}
