@@ -1,6 +1,7 @@
 """A model that 1, 2 and 4 data-parallel ranks load: together, and each by itself, in turn; bytes read and wall time."""
 
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -50,8 +51,11 @@ def loading(work: Path) -> list[Figure]:
     folder.mkdir(parents=True, exist_ok=True)
     write_random_pretrained(folder, CONFIG, seed=1)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    with gloo_pool(4) as pool:
-        return [figure for dp in (1, 2, 4) for figure in _figures(pool, folder, dp, size)]
+    try:
+        with gloo_pool(4) as pool:
+            return [figure for dp in (1, 2, 4) for figure in _figures(pool, folder, dp, size)]
+    finally:
+        shutil.rmtree(folder)
 
 
 def _figures(pool: RankPool, folder: Path, dp: int, size: int) -> list[Figure]:
