@@ -73,7 +73,7 @@ class Worker:
         match body:
             case Begin():
                 self.link.send(WorkerReady(self._rank, 0.0))
-            case Request(goes=True):
+            case Request() if not body.ids:
                 self._execute(body)
             case Request():
                 self._requests[body.id] = body

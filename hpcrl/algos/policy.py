@@ -120,10 +120,9 @@ class Policy:
     def _columns(self, made: Rollout, advantages_N: torch.Tensor) -> Columns:
         """What the loss is given of each token. Where it is given no old log-probabilities, they are its own."""
         data, source = made.batch.data, old_logprobs(self.experiment)
-        columns = {"advantages": advantages_N.numpy()}
+        columns = {"advantages": advantages_N.numpy(), "sampled_log_probs": data["logprobs"]}
         if source != "own":
             columns["old_log_probs"] = data["old_logprobs" if source == "recomputed" else "logprobs"]
-            columns["sampled_log_probs"] = data["logprobs"]
         if self._config.kl.used and self._config.kl.mode == "loss":
             columns["ref_log_probs"] = data["ref_logprobs"]
         return Columns(columns)
@@ -165,9 +164,8 @@ def policy_loss(
         "approx_kl": counted(token_kl("k3", old_log_probs, log_probs.detach()), mask),
         "ratio": counted(terms.ratio, mask),
         "clip_fraction": counted(terms.clipped, mask),
+        "logprob_gap": counted((old_log_probs - columns["sampled_log_probs"]).abs(), mask),
     }
-    if "sampled_log_probs" in columns:
-        statistics["logprob_gap"] = counted((old_log_probs - columns["sampled_log_probs"]).abs(), mask)
     if config.entropy_coef > 0:
         loss_N = loss_N - config.entropy_coef * predictions.entropy
         statistics["entropy"] = counted(predictions.entropy.detach(), mask)

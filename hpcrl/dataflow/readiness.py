@@ -60,8 +60,12 @@ class Readiness:
     # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def can_open(self, step: int) -> bool:
         """Whether `step` is the next and there is room for it. The first step may be any."""
-        unclosed = sum(not held.closed for held in self._steps.values())
-        return self._is_next(step) and unclosed < self._window
+        return self._is_next(step) and self.unclosed < self._window
+
+    @property
+    def unclosed(self) -> int:
+        """How many steps are open."""
+        return sum(not held.closed for held in self._steps.values())
 
     def open(self, step: int, tasks: Sequence[Task], more: bool = False) -> None:
         """Make the units of a step known; a role's changes and readers in the order in which they are to be.

@@ -80,6 +80,11 @@ def _version(mfc: MFC, step: int, changed: Collection[str], replica: int, oldest
     return Version(mfc.role, max(newest, oldest) if mfc.role in changed else 0, replica)
 
 
+def furthest_behind(graph: Graph) -> int:
+    """How many versions a call may be behind at most."""
+    return max((graph.calls[call].lag for call in graph), default=0)
+
+
 def window(graph: Graph, room: int = 2) -> int:
     """How many steps are open at a time: one more for every version that a call may be behind."""
-    return room + max((graph.calls[call].lag for call in graph), default=0)
+    return room + furthest_behind(graph)

@@ -85,11 +85,6 @@ class RecoveryPlan:
         replayed = {UnitKey(line.step, line.call, 0): line.settings for line in self.replay}
         return replayed | {unit: line.settings for unit, line in self.lost.items()}
 
-    @property
-    def last_metrics(self) -> dict[str, int | float] | None:
-        """The row of the last step that was closed."""
-        return self.metrics[-1].metrics if self.metrics else None
-
     def describe(self, settings: int = 0) -> str:
         """What will be read, replayed and run under this version of the settings, and what was found damaged."""
         return "\n".join(_describe(self, settings))

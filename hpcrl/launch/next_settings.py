@@ -15,6 +15,7 @@ from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.rows.kind import Indexes
 from hpcrl.dataflow.graph import MFC
+from hpcrl.dataflow.units import furthest_behind
 from hpcrl.durable.indexes import indexes_to_try
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.recovery import RecoveryPlan, plan_next_attempt
@@ -185,8 +186,9 @@ def has_extension(run: RunDirectory, done: Verdict) -> bool:
 
 
 def _has_more(experiment: ExperimentConfig, recovery: RecoveryPlan, indexes: Indexes) -> bool:
-    schedule = RunSchedule(experiment.control, algorithm_of(experiment).evaluates(experiment))
-    last, row = recovery.last_opened, recovery.last_metrics
-    if last is None or (row is not None and schedule.stops_after(row)):
+    algorithm, last = algorithm_of(experiment), recovery.last_opened
+    schedule = RunSchedule(experiment.control, algorithm.evaluates(experiment))
+    behind = furthest_behind(algorithm.graph(experiment))
+    if last is None or schedule.has_stopped([row.metrics for row in recovery.metrics], behind):
         return False
     return schedule.exists(last.step + 1, open_data(experiment, indexes).order.batch_at(last.cursor).epoch)

@@ -57,7 +57,7 @@ class Dispatcher:
         self._movers = movers
         self._jobs: dict[Unit, Job] = {}
         self._in_flight: dict[int, InFlight] = {}
-        self._requests = self._oldest = 0
+        self._requests = 0
         self._results: dict[Unit, Result] = {}
         self._unspilled: dict[tuple[int, int], Unit] = {}
         """By request and the rank that writes."""
@@ -87,7 +87,6 @@ class Dispatcher:
 
     def forget(self, before_step: int) -> None:
         """Nothing of the steps before this one is asked for any more."""
-        self._oldest = before_step
         self.rows.forget(before_step)
         for unit in [unit for unit in self._jobs if unit.step < before_step]:
             del self._jobs[unit]
@@ -172,8 +171,7 @@ class Dispatcher:
             settings=job.settings,
             version=job.task.version,
             joins=joins,
-            goes=True,
-            oldest=self._oldest,
+            oldest=self.rows.oldest,
             sizes=cut.sizes,
             groups=cut.groups,
         )
@@ -183,7 +181,6 @@ class Dispatcher:
             mine = set(ids)
             request = replace_in(
                 order,
-                goes=False,
                 ids=ids,
                 sources=self.rows.sources(unit.step, job.inputs, ids, rank),
                 shown=tuple(sample for sample in job.shown.ids if sample in mine),

@@ -14,7 +14,7 @@ import msgspec
 from hpcrl.dataflow.graph import MFC, producers
 from hpcrl.dataflow.readiness import Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
-from hpcrl.dataflow.units import units_of, window
+from hpcrl.dataflow.units import furthest_behind, units_of, window
 from hpcrl.durable.journal import Closed, Done, Event, Extended, Ids
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
@@ -67,6 +67,7 @@ class GraphDriver:
         self._attempt = attempt
         self._plan = plan
         self._graph = plan.graph()
+        self._behind = furthest_behind(self._graph)
         self._source = source
         self._around = around
         self._readiness = Readiness(window(self._graph))
@@ -105,7 +106,7 @@ class GraphDriver:
     def _send(self) -> None:
         if self.dispatcher.sends:
             self._open_steps()
-            if self._ends or self._source.schedule.waits_for_metrics:
+            if self._ends or (self._source.schedule.waits_for_metrics and not self._behind):
                 self._readiness.end()
             self.dispatcher.send_ready()
 
@@ -179,7 +180,7 @@ class GraphDriver:
         if recovery.checkpoint is not None and (cut := recovery.checkpoint.step) in recovery.exports:
             for role in (home.role for home in self._plan.trained if not self._attempt.has_export(cut, home.role)):
                 self._order_save(cut, role, checkpoint=False, export=True)  # as it was loaded
-        if recovery.last_metrics is not None and self._source.schedule.stops_after(recovery.last_metrics):
+        if self._source.schedule.has_stopped([row.metrics for row in recovery.metrics], self._behind):
             self._no_more_steps = True
 
     def _measure(self, recorded: Mapping[Unit, InSpill]) -> None:
@@ -212,7 +213,7 @@ class GraphDriver:
         step = self._source.schedule.first_step if last is None else last.step + 1
         if not self._readiness.can_open(step):
             return None
-        if self._source.schedule.waits_for_metrics and last is not None and not self._all_closed:
+        if self._source.schedule.waits_for_metrics and self._readiness.unclosed > self._behind:
             return None
         return step
 
@@ -260,15 +261,10 @@ class GraphDriver:
         parts = {call: self._source.parts(lines, call) for call in lines.calls}
         replicas = {call: model.replica for call, model in self._plan.at.items()}
         told = self.dispatcher.told(lines.step)
-        tasks = units_of(self._graph, lines.step, parts, parts, told, replicas, self._oldest_version(lines.step))
-        return [self._job(lines, task, parts[task.unit.call]) for task in tasks]
-
-    def _oldest_version(self, step: int) -> int:
-        """What calls of a step may read: nobody is behind where the attempt began, or each step waits for the last."""
-        if self._source.schedule.waits_for_metrics:
-            return step - 1
         cut = self._attempt.recovery.checkpoint
-        return 0 if cut is None else cut.step
+        oldest = 0 if cut is None else cut.step  # nobody is behind where the attempt began
+        tasks = units_of(self._graph, lines.step, parts, parts, told, replicas, oldest)
+        return [self._job(lines, task, parts[task.unit.call]) for task in tasks]
 
     def _job(self, lines: StepLines, task: Task, parts: Sequence[Ids]) -> Job:
         """Who works on a unit, on which samples and rows. A train_step is shared out among the parts there are now."""

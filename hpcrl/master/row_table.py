@@ -24,6 +24,8 @@ class RowTable:
     """
 
     def __init__(self) -> None:
+        self.oldest = 0
+        """The step before whose rows nobody asks for any more."""
         self._rows: dict[tuple[int, str], dict[str, dict[str, Holders]]] = defaultdict(dict)
         self._lengths: dict[tuple[int, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
         self._known: dict[tuple[int, str], dict[Holders, Holders]] = defaultdict(dict)
@@ -48,6 +50,7 @@ class RowTable:
 
     def forget(self, before_step: int) -> None:
         """Nobody asks for rows of the steps before this one any more."""
+        self.oldest = before_step
         for known in (self._rows, self._lengths, self._known):
             for made in [made for made in known if made[0] < before_step]:
                 del known[made]

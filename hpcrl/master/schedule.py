@@ -5,7 +5,7 @@ steps are numbered from 1. Clocks decide only *when* something is saved, and the
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcrl.config.condition import Condition
@@ -56,7 +56,8 @@ class RunSchedule:
 
     @property
     def waits_for_metrics(self) -> bool:
-        """Whether a step's metrics may end the run, so that the next cannot open before they are known."""
+        """Whether a step's metrics may end the run, so that the next cannot open before they are known, or the next but
+        so many as calls may be behind."""
         return self._stop is not None
 
     def steps(self, batches: Callable[[int], int | None]) -> int:
@@ -87,3 +88,8 @@ class RunSchedule:
 
     def stops_after(self, metrics: Mapping[str, float]) -> bool:
         return self._stop is not None and self._stop.holds(metrics)
+
+    def has_stopped(self, closed: Sequence[Mapping[str, float]], behind: int = 0) -> bool:
+        """Whether the metrics of closed steps have ended the run: those of the last, or of one of so many before it: as
+        many as were open by then."""
+        return any(map(self.stops_after, closed[-1 - behind :]))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from hpcrl.config.bounds import Count, NonNegative, Positive
+from hpcrl.config.bounds import Count, Natural, NonNegative, Positive
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig, rows_of_step
 from hpcrl.config.ema import EMAConfig
@@ -109,8 +109,8 @@ class PolicyConfig:
     the bounded ratio, through which no gradient flows."""
     old_logprobs: Literal["auto", "sampled", "recomputed"] = "auto"
     """The log-probabilities under a ratio: the rollout's, or those of an inference before training; auto: the latter
-    where the actor computes in bf16, or a server generates (backend vllm). Where a step is one update, the ratio is 1
-    and nothing is computed again. The mean distance of both is the statistic logprob_gap."""
+    where the actor computes in bf16, a server generates (backend vllm), or an older actor does (lag). Where a step is
+    one update, the ratio is 1 and nothing is computed again. The mean distance of both is the statistic logprob_gap."""
     importance_cap: Positive | None = None
     """Weigh each token's loss by p_old / p_rollout, at most this; null is off. Needs log-probabilities of its own."""
     kl: KLConfig = KLConfig()
@@ -174,6 +174,9 @@ class PolicyExperiment(ExperimentConfig):
     """The model of a component of the reward, where one has it."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are sampled."""
+    lag: Annotated[Natural, ChangeClass.FORK] = 0
+    """Responses come from the actor of so many steps before the newest: they are drawn beside the training of those
+    steps, where they are drawn by other workers. 0: from the newest."""
 
 
 MADE_BY_POLICIES = {**MADE, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS, "advantages": NUMBERS}
@@ -226,7 +229,7 @@ def old_logprobs(experiment: PolicyExperiment) -> OldLogprobs:
     """Where the log-probabilities under a ratio come from."""
     policy: PolicyConfig = policy_of(experiment)
     again = policy.old_logprobs == "recomputed"
-    apart = experiment.actor.dtype == "bf16" or is_served(experiment, "actor_gen")
+    apart = experiment.actor.dtype == "bf16" or is_served(experiment, "actor_gen") or experiment.lag > 0
     again = again or (policy.old_logprobs == "auto" and apart)
     if not again:
         return "sampled"
@@ -244,7 +247,7 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
     """The graph of a step, with an algorithm's own calls, of which the actor reads these keys."""
     texts = ("prompts", "responses")
     found = [
-        MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
+        MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"), lag=experiment.lag),
         *scoring(experiment.reward),
     ]
     if old_logprobs(experiment) == "recomputed":
@@ -384,6 +387,8 @@ def notices(experiment: PolicyExperiment) -> Iterator[str]:
     yield from warm_up_notices(experiment, batch(experiment).updates, f" · {name}.minibatches · {name}.epochs")
     if policy.kl.mode == "none" and policy.kl != KLConfig():
         yield f"{name}.kl has no effect: {name}.kl.mode is none. Set it to reward or loss for a penalty."
+    if experiment.lag and policy.importance_cap is None and old_logprobs(experiment) != "sampled":
+        yield f"lag = {experiment.lag}, but no token is weighed by how likely it has become: see {name}.importance_cap."
     if not policy.kl.used and experiment.reference.path != experiment.actor.path:
         yield f"reference is not loaded: nothing is held to it, since {name}.kl.mode is none or {name}.kl.coef is 0."
 

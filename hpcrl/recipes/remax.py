@@ -46,12 +46,14 @@ def on_greedy(call: MFC) -> MFC:
         input_remap={of_response[key]: key for key in call.inputs if key in of_response},
         output_remap={key: of_response[key] for key in call.outputs},
         greedy=call.greedy,
+        lag=call.lag,
     )
 
 
 def greedy(experiment: RemaxExperiment) -> tuple[MFC, ...]:
     """Generate the greedy response to each prompt, and score it."""
-    base = MFC("base_gen", "actor", "generate", ("prompts",), ("responses", "finished"), greedy=True)
+    responses = ("responses", "finished")
+    base = MFC("base_gen", "actor", "generate", ("prompts",), responses, greedy=True, lag=experiment.lag)
     *judging, score = scoring(experiment.reward)
     judged = [msgspec.structs.replace(call, name="base_rm") for call in judging]
     scored = msgspec.structs.replace(score, name="base_rew", outputs=("rewards",))

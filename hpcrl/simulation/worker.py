@@ -130,7 +130,7 @@ class Worker:
         if self.gone:
             return
         match body:
-            case Request(goes=False):
+            case Request() if body.ids:
                 self._gather(body)
             case Ack():
                 self._do(self._waiting.pop(body.request))

@@ -263,7 +263,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 class Request(msgspec.Struct, frozen=True, tag=True):
     """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes.
 
-    One that `goes` has no inputs to get: it is executed in the order of the acks, as if it were one. Nobody reads rows
+    One without ids has no inputs to get: it is executed in the order of the acks, as if it were one. Nobody reads rows
     of steps before `oldest` from memory any more.
 
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
@@ -282,7 +282,6 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     settings: int = 0
     version: int = 0
     joins: bool = False
-    goes: bool = False
     oldest: int = 0
     shown: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()

@@ -121,10 +121,10 @@ class Mailbox:
         match body:
             case Request():
                 self._store.forget(body.oldest)
-                if body.goes:
-                    self.jobs.put(without_inputs(body))
-                else:
+                if body.ids:
                     self._inputs.gather(body)
+                else:
+                    self.jobs.put(without_inputs(body))
             case Ack():
                 gathered = self._inputs.take(body.request)
                 if gathered is not None:

@@ -43,9 +43,8 @@ def drawn():
 
 def held(columns, config):
     """The columns that a loss is given under these settings."""
-    unused = set() if config.importance_cap else {"sampled_log_probs"}
-    unused |= set() if config.kl.mode == "loss" else {"ref_log_probs"}
-    return {name: column for name, column in columns.items() if name not in {*unused, "entropy"}}
+    unused = {"entropy"} if config.kl.mode == "loss" else {"ref_log_probs", "entropy"}
+    return {name: column for name, column in columns.items() if name not in unused}
 
 
 def in_parts(config, parts):
@@ -154,7 +153,8 @@ def test_log_probabilities_of_the_moment_make_every_ratio_one():
     log_probs, columns, mask = drawn()
     cu_labels = torch.tensor([0, *LENGTHS]).cumsum(0)
     says = SimpleNamespace(log_probs=log_probs, entropy=columns["entropy"], cu_labels=cu_labels)
-    given = {"advantages": columns["advantages"], "weights": torch.ones(len(mask)), "mask": mask.double()}
+    given = {name: columns[name] for name in ("advantages", "sampled_log_probs")}
+    given |= {"weights": torch.ones(len(mask)), "mask": mask.double()}
     _, statistics = policy_loss(says, given, PolicyConfig(), 0.0)
     total, weight = statistics["ratio"]
     assert total == weight and statistics["approx_kl"][0] == statistics["clip_fraction"][0] == 0

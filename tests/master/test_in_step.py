@@ -102,7 +102,7 @@ def test_after_a_recovery_a_part_that_is_recorded_joins_with_nothing_and_leaves_
     stage.dispatcher.hear(Syn(own.id, 1))
     assert (1, Ack(own.id)) in stage.sent
     ((rank, joins),) = stage.requests()
-    assert (rank, joins.part, joins.joins, joins.ids, joins.goes) == (0, 0, True, (), True)
+    assert (rank, joins.part, joins.joins, joins.ids) == (0, 0, True, ())
     answer(stage, 1, own)
     assert [line.part for line in stage.dispatcher.lines()] == [1]
     assert not stage.dispatcher.idle, "who joined still computes"

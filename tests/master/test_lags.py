@@ -6,6 +6,7 @@ Which version a call reads follows from its step and its lag, and from nothing t
 import itertools
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from support.chaos import (
     whole_run,
 )
 from support.choosing import decisions, events_of
-from support.cluster import alive_of
+from support.cluster import alive_of, no_fault
 from support.elastic import assert_nearly_equal, finish_on
 from support.elastic import whole as whole_of
 from support.faults import Ordering, Strike
@@ -136,3 +137,20 @@ def test_where_a_run_had_ended_calls_that_are_behind_read_what_it_ended_with(fol
     assert 0 < ended < 5 and wrong_versions(run) == []
     finish(run)
     assert wrong_versions(run) != [] and wrong_versions(run, since=ended) == []
+
+
+@pytest.mark.parametrize("strike", [None, ("journal.after", 28)])
+def test_a_condition_ends_the_run_as_many_steps_later_as_calls_may_be_behind(
+    folder: Path, wholes: dict[str, RunDirectory], strike: tuple[str, int] | None
+) -> None:
+    """Those steps are open when it is known; a master that begins anew does not forget that it was met."""
+    rows = remains(wholes["at home"]).metrics
+    experiment = lagging(**PATIENT)
+    assert rows[1]["critic_train/loss"] > 35 > rows[2]["critic_train/loss"]
+    wanted = replace(experiment, control=replace(experiment.control, stop_when="critic_train/loss < 35"))
+    run = create_run(folder / "run", wanted)
+    killed = Strike(folder, "kill", "master", strike[0], "KILL", "self", strike[1]) if strike else no_fault
+    finish(run, killed)
+    ours = remains(run).metrics
+    assert [row["step"] for row in ours] == [0, 1, 2, 3, 4] and ours == rows[:5]
+    assert wrong_versions(run) == []

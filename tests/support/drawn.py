@@ -64,8 +64,7 @@ def our_policy_loss(
     """The loss of the mini-batch, and its gradient in the log-probabilities, padded."""
     weights, counting = weights_of(columns, mask, config.aggregation, constant)
     log_probs = packed(columns["log_probs"], columns).requires_grad_()
-    given = {"old_log_probs", "advantages"}
-    given |= {"sampled_log_probs"} if config.importance_cap is not None else set()
+    given = {"old_log_probs", "sampled_log_probs", "advantages"}
     given |= {"ref_log_probs"} if config.kl.mode == "loss" else set()
     says: Any = SimpleNamespace(
         log_probs=log_probs, entropy=packed(columns["entropy"], columns), cu_labels=bounds(columns)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import random
 import signal
 import sys
 import time
@@ -296,3 +297,17 @@ class Slow:
             self.me = point.removeprefix("as ")
         elif point == "build.begin" and self.me == self.role:
             time.sleep(self.seconds)
+
+
+@dataclass
+class Dawdles:
+    """Every worker takes its time before each call."""
+
+    seed: int
+    draw: random.Random | None = None
+
+    def __call__(self, point: str) -> None:
+        if point.startswith("as "):
+            self.draw = random.Random(f"{self.seed} {point}")
+        elif point == "worker.call" and self.draw is not None:
+            time.sleep(self.draw.choice([0.0, 0.05, 0.2]))
