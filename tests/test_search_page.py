@@ -102,6 +102,10 @@ def test_of_a_range_of_nodes_a_plan_is_kept_for_each_number(folder, capsys):
     written = yaml.safe_load((folder / "best.yaml").read_text())
     assert written["cluster"]["nodes"] == "2-3" and list(written["on_nodes"]) == ["2", "3"]
     assert "layout" not in written["actor"] and written["actor"]["path"]
+    asked = _settings([*words[2:-4], "--search.device", "H100", "--search.proposals", "400", "--nodes", "2-3"])
+    settled = read_experiment("ppo.yaml", [*asked, "allocation=search"])
+    assert settled.allocation == "manual" and settled.on_nodes == written["on_nodes"]
+    capsys.readouterr()
     assert main([*words, "--nodes", "2-3", "--json"]) == ExitCode.DONE
     numbers = msgspec.json.decode(capsys.readouterr().out, type=RangeTold).numbers
     assert [(it.nodes, it.found.workers) for it in numbers] == [(2, 4), (3, 6)]
