@@ -215,7 +215,7 @@ def speed(problem: Problem, start: tuple[int, ...], proposals: int, compiled: bo
 
 def speeds(work: Path) -> list[Figure]:
     """On the problem of 128 GPUs, from the heuristic's plan."""
-    asked = experiment(work / "models", Case("70B", 128, "long"))
+    asked = experiment(work / "models", Case("7B", 128, "short"))
     found = search_for(replace(asked, search=replace(asked.search, proposals=16)), None)
     problem, start = found.searched.choices.problem, found.searched.best[0].plan
     fast, slow = speed(problem, start, 1_000_000, True), speed(problem, start, 400, False)
