@@ -93,10 +93,10 @@ def share_out(
     for minibatch in minibatches:
         whole = _whole([i for i in minibatch if i not in placed], rows)
         placed.update(minibatch)
-        of_whole = [sum(lengths[i] for i in piece) for piece in whole]
+        of_whole = [sum(map(lengths.__getitem__, piece)) for piece in whole]
         for part, members in enumerate(_longest_first(of_whole, range(len(whole)), loads, len(whole))):
             chosen[part] += chain.from_iterable(whole[piece] for piece in members)
-            loads[part] += sum(of_whole[piece] for piece in members)
+            loads[part] += sum(map(of_whole.__getitem__, members))
     return tuple(tuple(sorted(members)) for members in chosen)
 
 
