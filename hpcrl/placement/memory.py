@@ -37,6 +37,9 @@ STAGED_BYTES = 64 * 2**20
 """At most so much of a move is packed for all peers at a time; twice, for one exchange is on its way, and as much is
 received."""
 
+ON_THE_WAY = 2
+"""How often there are rows between two stages: those that go, and those that come."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -320,7 +323,8 @@ def generating_memory(
     size = BYTES[config.dtype]
     longest = longest_sequence(model, max_prompt_tokens, generation)
     longest_prompt = max(1, longest - generation.max_new_tokens)
-    prefilled = min(config.micro_batch_tokens, generation.slots * longest_prompt)
+    rows = -(-generation.slots // layout.pp)  # of a cohort, of which there are as many as stages
+    prefilled = min(config.micro_batch_tokens, rows * longest_prompt)
     scores = _scores(model, prefilled, longest_prompt, device, layout) * state_size(config.dtype)
     prefill = _visited(model, prefilled, size, layout, scores)
     filtered = generation.top_k > 0 or generation.top_p < 1
@@ -329,7 +333,7 @@ def generating_memory(
     draws = stage == layout.pp - 1
     head = draws * model.vocabulary_size * model.hidden_size / layout.tp
     packed = _packed(model, Cut(0, layout.tp, stage, layout.pp)) if device == "cpu" and size <= 4 else 0
-    tables = draws * model.vocabulary_size * generation.slots * numbers
+    tables = draws * model.vocabulary_size * rows * numbers
     layers, recorded = stages(model, layout.pp)[stage], is_recorded(generation, layout, device)
     return replace(
         memory,
@@ -372,10 +376,12 @@ def _working(model: DecoderConfig, config: ModelConfig, device: str, layout: Lay
 
 def _visited(model: DecoderConfig, tokens: int, size: int, layout: Layout, scores: float) -> float:
     """What a block takes at once without gradients: the rows that it is given and adds to, q k v, the first two also as
-    they are turned, attention's output, and its MLP's numbers, or before these the scores, half as many as backward."""
+    they are turned, attention's output, and its MLP's numbers, or before these the scores, half as many as backward.
+    Of several stages each has rows on their way besides."""
     attending = 2 * model.hidden_size + 3 * (model.query_size + model.kv_size)
     number = tokens * size / layout.tp
-    return number * attending + max(number * kept_by_mlp(model), scores / 2)
+    exchanged = number * model.hidden_size * ON_THE_WAY * (layout.pp > 1)
+    return number * attending + max(number * kept_by_mlp(model), scores / 2) + exchanged
 
 
 def _scores(model: DecoderConfig, tokens: int, longest: int, device: str, layout: Layout) -> float:
