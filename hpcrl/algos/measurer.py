@@ -1,7 +1,7 @@
 """What a worker does in a step of a profile: one thing is measured, by all workers at once, and all know the result."""
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 
 from hpcrl.algos.builder import Builder
 from hpcrl.algos.profile_links import disk, exchanges, host_copies, memory_speed, messages, product_rates
-from hpcrl.algos.profile_subject import Subject, Timer, opened
+from hpcrl.algos.profile_subject import Subject, Timer, opened, usual
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
@@ -27,6 +27,8 @@ from hpcrl.workers.host import Outcome, Work
 
 WHOLE = 10**6
 """Tokens of a micro-batch: a call is one."""
+ROUNDS = 5
+"""In which each point is measured, while there is time."""
 Point = Callable[[Subject, int, int], dict[str, float]]
 
 
@@ -143,23 +145,25 @@ def points_of(
 ) -> list[Timed]:
     """Of models of few blocks and of many, on a grid that all else follows from; `bare`: also with texts of which the
     last token alone predicts something."""
-    made: dict[tuple[int, int], list[dict[str, float]]] = {}
+    made: dict[tuple[int, int], list[list[dict[str, float]]]] = {}
 
     def measured(at: int, length: int) -> float:
         if (at, length) not in made:
-            made[at, length] = [point(subject, at, length) for subject in subjects]
-        return sum(sum(of.values()) for of in made[at, length])
+            made[at, length] = [[point(subject, at, length) for subject in subjects]]
+        return sum(sum(of.values()) for of in made[at, length][0])
 
     grid: Grid = explored(measured, x, y, unit or y[-1], more)
     places = [(at, length) for at in grid.xs for length in (*grid.ys, *(0,) * bare)]
     for at, length in places:
         measured(at, length)
-    for place in places:  # once more, later: what disturbed the first time is gone
+    for place in places * (ROUNDS - 1):  # again and again, later: what disturbed one time is gone another
         if more():
-            later = [point(subject, *place) for subject in subjects]
-            made[place] = [_smaller(*pair) for pair in zip(made[place], later, strict=True)]
-    return [Timed(what, *place, few, made[place][1][what]) for place in places for what, few in made[place][0].items()]
+            made[place].append([point(subject, *place) for subject in subjects])
+    return [Timed(what, *place, *taken) for place in places for what, taken in _usual(made[place])]
 
 
-def _smaller(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    return {what: min(seconds, other[what]) for what, seconds in one.items()}
+def _usual(rounds: Sequence[Sequence[Mapping[str, float]]]) -> Iterator[tuple[str, list[float]]]:
+    """What was measured, and what is usual of each subject in its rounds."""
+    for what in rounds[0][0]:
+        of_subjects = zip(*([of[what] for of in subjects] for subjects in rounds), strict=True)
+        yield what, [usual([(seconds,) for seconds in of])[0] for of in of_subjects]

@@ -13,8 +13,9 @@ from hpcrl.parallel.group import Group
 from hpcrl.placement.exporting import DTYPES
 from hpcrl.placement.rates import Link
 
-SENT = (2**8, 2**18, 2**22)
-"""Numbers of 4 bytes."""
+SENT = {2**8: 32, 2**18: 4, 2**22: 1}
+"""Numbers of 4 bytes, and how often they are sent one after another: short messages find a peer's threads awake, or
+not, so that each takes another time."""
 LARGE = 2**24
 """Numbers that no cache holds."""
 REPEATS = 9
@@ -28,9 +29,9 @@ MATRIX = 1024
 def exchanges(timer: Timer, group: Group) -> Link:
     """A collective with one peer: half of what a sum and what gathers it take, by the bytes that a worker sends."""
     taken = []
-    for size in SENT:
+    for size, times in SENT.items():
         flat = torch.zeros(size, device=timer.device)
-        seconds = timer.typical(partial(_exchange, group, flat), REPEATS).whole / 2
+        seconds = timer.typical(partial(_exchange, group, flat, times), REPEATS).whole / times / 2
         taken.append((4 * size / group.size * (group.size - 1), seconds))
     return fitted(taken)
 
@@ -38,20 +39,22 @@ def exchanges(timer: Timer, group: Group) -> Link:
 def messages(timer: Timer, group: Group) -> Link:
     """Both ways at once, as stages exchange: who only sends does not wait until it has arrived."""
     taken = []
-    for size in SENT:
+    for size, times in SENT.items():
         flat = torch.zeros(size, device=timer.device)
-        taken.append((4 * size, timer.typical(partial(_message, group, flat), REPEATS).whole))
+        taken.append((4 * size, timer.typical(partial(_message, group, flat, times), REPEATS).whole / times))
     return fitted(taken)
 
 
-def _exchange(group: Group, flat: torch.Tensor) -> None:
-    group.all_gather(group.reduce_scatter(flat), flat)
+def _exchange(group: Group, flat: torch.Tensor, times: int) -> None:
+    for _ in range(times):
+        group.all_gather(group.reduce_scatter(flat), flat)
 
 
-def _message(group: Group, flat: torch.Tensor) -> None:
+def _message(group: Group, flat: torch.Tensor, times: int) -> None:
     """To the next in turn, and from the one before; of two, each to the other."""
     following, before = (group.index + 1) % group.size, (group.index - 1) % group.size
-    group.exchange([(flat, following)], [(torch.empty_like(flat), before)]).wait()
+    for _ in range(times):
+        group.exchange([(flat, following)], [(torch.empty_like(flat), before)]).wait()
 
 
 def fitted(taken: Sequence[tuple[float, float]]) -> Link:

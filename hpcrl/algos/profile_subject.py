@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,6 +56,14 @@ class Taken(NamedTuple):
         return self.waited > DISTURBED * self.whole
 
 
+def usual(taken: Sequence[tuple[float, ...]]) -> list[float]:
+    """The mean of the middle third, by the first of their numbers; of two, of both. Means alone add up: a median of few
+    exchanges says less of many."""
+    trimmed = len(taken) // 3
+    middle = sorted(taken)[trimmed : len(taken) - trimmed]
+    return [sum(column) / len(middle) for column in zip(*middle, strict=True)]
+
+
 @dataclass
 class Timer:
     """Times what all workers of `together` do at once, who then know the same of it, and of what it has measured."""
@@ -93,15 +102,15 @@ class Timer:
         return taken
 
     def typical(self, action: Callable[[], Any], repeats: int) -> Taken:
-        """Of some repeats, after a first that does not count: the middle one of those that nobody disturbed, or the
-        fastest, if somebody disturbed them all."""
+        """Of some repeats, after a first that does not count: what is usual of those that nobody disturbed, or of all,
+        where there are none. Workers that exchange much wait for one another's threads, too."""
         self.timed(action)
         taken: list[Taken] = []
         while len(taken) < repeats or self._tries_again(taken, repeats):
             taken.append(self.timed(action))
-        calm = sorted(it for it in taken if not it.is_disturbed)
+        calm = [it for it in taken if not it.is_disturbed]
         self.disturbed += not calm
-        return calm[len(calm) // 2] if calm else min(taken)
+        return Taken(*usual(calm or taken))
 
     def _tries_again(self, taken: Sequence[Taken], repeats: int) -> bool:
         calm = sum(not it.is_disturbed for it in taken)
@@ -156,9 +165,10 @@ class Subject:
 
     def read(self, tokens: int, length: int) -> dict[str, float]:
         """Prompts: what twice as many of them take longer."""
-        count = max(1, tokens // length)
-        once = self.generate([length] * count, range(count), 1, 1, count)[0].whole
-        twice = self.generate([length] * 2 * count, range(2 * count), 1, 1, count)[0].whole
+        texts = unlike(tokens, length)
+        count = len(texts)
+        once = self.generate(texts, range(count), 1, 1, count)[0].whole
+        twice = self.generate([*texts, *texts], range(2 * count), 1, 1, count)[0].whole
         return {"prefill": twice - once, "begin": 2 * once - twice}
 
     def decoded(self, rows: int, seen: int) -> dict[str, float]:
@@ -169,9 +179,9 @@ class Subject:
     def _sides(self, tokens: int, length: int) -> tuple[list[int], list[int]]:
         """Prompts and responses of so many tokens that a model reads: all of them predict something, or (without a
         length) one of each text does."""
-        each = length or self._shortest
-        count = max(1, tokens // each)
-        return ([1] * count, [each] * count) if length else ([each] * count, [1] * count)
+        texts = unlike(tokens, length or self._shortest)
+        ones = [1] * len(texts)
+        return (ones, texts) if length else (texts, ones)
 
     def _texts(self, lengths: Sequence[int]) -> list[np.ndarray]:
         """Of tokens that end nothing."""
@@ -182,6 +192,15 @@ class Subject:
 
     def _taken(self, action: Callable[[], Any]) -> Taken:
         return self._timer.typical(action, self._repeats)
+
+
+def unlike(tokens: int, length: int) -> list[int]:
+    """So many tokens in texts of about a length: as in a run few are equally long, since those that are go through
+    attention together, and others one after another."""
+    count = max(1, tokens // length)
+    by = [min(length - 1, 1 + i % max(1, length // 4)) for i in range(count // 2)]
+    pairs = ((length - it, length + it) for it in by)
+    return [*chain.from_iterable(pairs), *[length] * (count % 2)]
 
 
 def opened(
