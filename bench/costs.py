@@ -5,7 +5,6 @@ a share of each matrix, of two models, at a few lengths. Then generate, inferenc
 and p2 of texts that the profile has not seen, and compared with what `placement.costs` says of them.
 """
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,10 +19,10 @@ from profiles import BUDGET_S, POINTS, SIDES, TRAINED, groups_in, links, profile
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.experiments import load_config, ppo_values, write_config, write_inputs  # noqa: E402
-from support.pool import RankPool, gloo_pool  # noqa: E402
+from support.experiments import load_config, ppo_values, write_config  # noqa: E402
+from support.pool import RankPool  # noqa: E402
 
-from hpcrl.algos.profile_subject import Subject, opened  # noqa: E402
+from hpcrl.algos.profile_subject import Subject, Taken, opened  # noqa: E402
 from hpcrl.dataflow.graph import MFC  # noqa: E402
 from hpcrl.families.config import DecoderConfig  # noqa: E402
 from hpcrl.placement.costs import CostModel  # noqa: E402
@@ -54,7 +53,7 @@ class Texts(NamedTuple):
     responses: np.ndarray
     tokens: int = 256
     slots: int = 8
-    longest: int = 96
+    longest: int = 48
 
 
 def unseen(seed: int, count: int = 24) -> Texts:
@@ -62,11 +61,21 @@ def unseen(seed: int, count: int = 24) -> Texts:
     return Texts(prompts, responses)
 
 
+class Made(NamedTuple):
+    """By a rank, of a layout: what each kind of call took, until all ranks had ended."""
+
+    taken: dict[str, Taken]
+    lengths: dict[int, int]
+    """Text → tokens of the response that was generated to it."""
+    disturbed: int
+
+
 def made(context: Any, name: str, layout: str, texts: Texts, repeats: int, cpu: bool, folder: Path) -> Any:
-    """On a rank: seconds of each kind of call, and the lengths of the responses that it generated to its part."""
+    """On a rank: what a `Made` has."""
     keep_freed_memory()
     shape, config = parse_layout(layout), MODELS[name].with_head("vocabulary")
     timer, groups = timer_of(context, cpu), groups_in(context, shape)
+    timer.until = 0.0  # nothing is tried again: calls are made in three turns
     place = folder / f"{name}-{layout}-{context.rank}"
     engine = opened(place, config, TRAINED, groups, timer, texts.tokens, ends=tuple(range(24)))
     subject = Subject(engine, timer, config.vocabulary_size, repeats=repeats)
@@ -75,10 +84,10 @@ def made(context: Any, name: str, layout: str, texts: Texts, repeats: int, cpu: 
     taken = {}
     for kind, part in parts.items():
         prompts, responses = texts.prompts[list(part)].tolist(), texts.responses[list(part)].tolist()
-        taken[kind] = getattr(subject, kind)(prompts, responses).whole
+        taken[kind] = getattr(subject, kind)(prompts, responses)
     asked = list(parts["inference"])
     of, lengths = subject.generate(texts.prompts[asked].tolist(), asked, texts.longest, 0, texts.slots)
-    return taken | {"generate": of.whole}, dict(zip(asked, lengths, strict=True)), timer.disturbed
+    return taken | {"generate": of}, dict(zip(asked, lengths, strict=True)), timer.disturbed
 
 
 class Compared(NamedTuple):
@@ -122,32 +131,57 @@ def compared(
     layouts: Sequence[str],
     sides: Sides = SIDES,
     budget_s: float = BUDGET_S,
-    repeats: int = 5,
+    repeats: int = 2,
     cpu: bool = False,
 ) -> list[Compared]:
-    """Of one model, in layouts of the pool's ranks."""
-    config, folder = MODELS[name].with_head("vocabulary"), work / name
-    folder.mkdir()
-    paths = [f"{role}.path={work / 'model'}" for role in ("actor", "critic", "reference")]
-    experiment = load_config(
-        write_config(work / "ppo.yaml", ppo_values()), [*paths, f"data.train={work / 'rows.jsonl'}"]
-    )
+    """Of one model, in layouts of the pool's ranks: calls are made before, amid and after the profile."""
+    config, pieces = MODELS[name].with_head("vocabulary"), list[Measured]()
+    turns = [_turn(pool, name, layouts, repeats, cpu, work / "0")]
     near = pool.run(links)[0] if pool.size > 1 else CPU_CORE.near
-    pieces: list[Measured] = []
     for tp in (1, 2) if "t2" in layouts else (1,):
-        taken = [it for what in POINTS for it in pool.run(profiled, config, tp, what, sides, budget_s, cpu, folder)[0]]
-        pieces += PartTimes(config, BACKEND, DTYPE, tp, taken).pieces()
-    rates, texts, found = rates_of(pieces, near), unseen(seed=3), []
+        pieces += profile_of(
+            pool, MODELS[name].with_head("vocabulary"), tp, sides, budget_s, cpu, work / f"profile-{tp}"
+        )
+        turns.append(_turn(pool, name, layouts, repeats, cpu, work / str(tp)))
+    experiment, rates, found = experiment_in(work), rates_of(pieces, near), []
     for layout in layouts:
-        ranks = pool.run(made, name, layout, texts, repeats, cpu, folder)
-        lengths = dict(pair for _, of, _ in ranks for pair in of.items())
+        of_turns = [turn[layout] for turn in turns]
+        lengths = np.array([length for _, length in sorted(merged(of_turns[0]).items())])
         for kind in KINDS:
-            responses = (
-                np.array([lengths[i] for i in range(len(texts.prompts))]) if kind == "generate" else texts.responses
-            )
-            guess = predicted(experiment, config, rates, texts._replace(responses=responses), kind, layout)
-            found.append(Compared(name, kind, layout, ranks[0][0][kind], guess, ranks[0][2] > 0))
+            texts = unseen(seed=3)
+            asked = texts._replace(responses=lengths) if kind == "generate" else texts
+            guess = predicted(experiment, config, rates, asked, kind, layout)
+            seconds = median([ranks[0].taken[kind].whole for ranks in of_turns])
+            is_disturbed = all(ranks[0].disturbed for ranks in of_turns)
+            found.append(Compared(name, kind, layout, seconds, guess, is_disturbed))
     return found
+
+
+def _turn(
+    pool: RankPool, name: str, layouts: Sequence[str], repeats: int, cpu: bool, folder: Path
+) -> dict[str, list[Made]]:
+    """Layout → of each rank."""
+    folder.mkdir()
+    how = unseen(seed=3), repeats, cpu, folder
+    return {layout: [Made(*it) for it in pool.run(made, name, layout, *how)] for layout in layouts}
+
+
+def merged(ranks: Sequence[Made]) -> dict[int, int]:
+    return {text: length for it in ranks for text, length in it.lengths.items()}
+
+
+def profile_of(
+    pool: RankPool, config: DecoderConfig, tp: int, sides: Sides, budget_s: float, cpu: bool, folder: Path
+) -> list[Measured]:
+    folder.mkdir()
+    taken = [it for what in POINTS for it in pool.run(profiled, config, tp, what, sides, budget_s, cpu, folder)[0]]
+    return PartTimes(config, BACKEND, DTYPE, tp, taken).pieces()
+
+
+def experiment_in(work: Path) -> Any:
+    """Of which calls are predicted."""
+    paths = [f"{role}.path={work / 'model'}" for role in ("actor", "critic", "reference")]
+    return load_config(write_config(work / "ppo.yaml", ppo_values()), [*paths, f"data.train={work / 'rows.jsonl'}"])
 
 
 def far_apart(found: Sequence[Compared]) -> list[tuple[Compared, Compared]]:
@@ -165,38 +199,32 @@ def out_of_order(found: Sequence[Compared]) -> list[tuple[Compared, Compared]]:
     return [(slow, fast) for slow, fast in far_apart(found) if slow.predicted <= fast.predicted]
 
 
-def costs(work: Path) -> list[Figure]:
-    """The figures of the bench."""
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    write_inputs(work)
-    found: list[Compared] = []
-    for name in MODELS:
-        with gloo_pool(2) as pool:
-            found += compared(pool, work, name, LAYOUTS)
-    worst = max(found, key=lambda it: it.error)
-    wrong, pairs = out_of_order(found), far_apart(found)
+def figures(name: str, found: Sequence[Compared]) -> list[Figure]:
+    """Of one model's calls."""
+    worst, wrong, pairs = max(found, key=lambda it: it.error), out_of_order(found), far_apart(found)
+    order = "; ".join(f"{slow.kind} {slow.layout} before {fast.layout}" for slow, fast in wrong)
     return [
-        Figure("median error of all calls", 100 * median([it.error for it in found]), "%", "≤ 10", _told(found)),
-        Figure("worst error", 100 * worst.error, "%", "≤ 25", f"{worst.kind} of {worst.model} in {worst.layout}"),
-        Figure("layouts of a call > 15 % apart in the wrong order", len(wrong), "", "≤ 0", f"of {len(pairs)} pairs"),
+        Figure(
+            f"calls of the {name} model: median error",
+            100 * median([it.error for it in found]),
+            "%",
+            "≤ 10",
+            "; ".join(map(_told, found)),
+        ),
+        Figure(
+            f"calls of the {name} model: worst error", 100 * worst.error, "%", "≤ 25", f"{worst.kind} in {worst.layout}"
+        ),
+        Figure(
+            f"calls of the {name} model: layouts > 15 % apart in the wrong order",
+            len(wrong),
+            "",
+            "≤ 0",
+            f"of {len(pairs)} pairs" + f": {order}" * bool(wrong),
+        ),
     ]
 
 
-def _told(found: Sequence[Compared]) -> str:
-    """Each call's error by its sign."""
-    of_model = [
-        f"{name}: "
-        + ", ".join(
-            f"{it.kind} {it.layout} {it.predicted / it.measured - 1:+.0%}{' (disturbed)' * it.is_disturbed}"
-            for it in found
-            if it.model == name
-        )
-        for name in MODELS
-    ]
-    return "; ".join(of_model)
-
-
-if __name__ == "__main__":
-    for figure in costs(Path(sys.argv[1])):
-        print(figure)
+def _told(it: Compared) -> str:
+    """Its error by its sign."""
+    share = f"{it.predicted / it.measured - 1:+.0%} of {1e3 * it.measured:.0f} ms"
+    return f"{it.kind} {it.layout} {share}{' (disturbed)' * it.is_disturbed}"

@@ -5,7 +5,7 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 
@@ -65,6 +65,14 @@ def kept(path: Path) -> Part | None:
         return None
     values = json.loads(path.read_text())
     return Part(**values | {"figures": [Figure(**figure) for figure in values["figures"]]})
+
+
+def merged(before: Part | None, part: Part) -> Part:
+    """The newer figures of a part, with those of before that were not measured again."""
+    again = {figure.what: figure for figure in part.figures}
+    older = [] if before is None else [figure for figure in before.figures if figure.value is not None]
+    figures = [again.pop(figure.what, figure) for figure in older] + list(again.values())
+    return replace(part, figures=figures)
 
 
 def median(numbers: Sequence[float]) -> float:

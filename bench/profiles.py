@@ -24,7 +24,7 @@ from hpcrl.workers.meter import Meter
 
 TRAINED = TrainedModelConfig(path="", optimizer=OptimizerConfig(lr=1e-5))
 SIDES = Sides(tokens=(64, 512), lengths=(16, 64), rows=(1, 12), contexts=(16, 128))
-BUDGET_S = 6.0
+BUDGET_S = 2.5
 """For points between the first ones, of each kind of call."""
 
 

@@ -9,7 +9,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -17,7 +17,6 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE":
 import against_trl
 import backends
 import calls
-import costs
 import demo
 import durability
 import exports
@@ -38,7 +37,8 @@ import simulation
 import slurm
 import spills
 import views
-from figures import Figure, Part, keep, kept, load, now
+from cost_model import FAMILIES
+from figures import Figure, Part, keep, kept, load, merged, now
 from page import page
 from peers import Peers, peers
 
@@ -56,9 +56,15 @@ class Section:
 
     title: str
     how: str
-    measure: Measure
+    measure: Measure = lambda _work, _peers: []
     peers: str = ""
     """The list of the peers that it is compared with."""
+    families: Mapping[str, Measure] = field(default_factory=dict)
+    """In the place of `measure`: figures that can be measured again without the others."""
+
+
+def _of_work(measure: Callable[[Path], list[Figure]]) -> Measure:
+    return lambda work, _: measure(work)
 
 
 SECTIONS: Mapping[str, Section] = {
@@ -172,12 +178,17 @@ SECTIONS: Mapping[str, Section] = {
     ),
     "costs": Section(
         "Cost model",
-        "What `hpcrl.placement.costs` predicts against what calls take: two models of 1 and 4 million parameters, two "
-        "processes of a thread each, gloo between them; wall time until both have ended, medians of five "
-        "rounds in which neither waited for a processor; what had none is marked as disturbed. Blocks, what is around "
-        "them, rounds and updates are profiled in the same minutes as `hpcrl profile` does, both processes at once, "
-        "each alone and both in t2; then 24 texts of other, spread lengths are predicted, generated and trained on.",
-        lambda work, _: costs.costs(work),
+        "What `hpcrl.placement.costs` predicts against what is measured: two models of 1 and 4 million parameters, "
+        "two processes of a thread each, gloo between them. Blocks, what is around them, rounds and updates are "
+        "profiled as `hpcrl profile` does, both processes at once, each alone and both in t2; before, amid and after "
+        "that, 24 texts of other, spread lengths are predicted, generated and trained on: wall time until both have "
+        "ended, medians of these three times, each of rounds in which neither waited for a processor, or, where there "
+        "were none, of all: then it is marked as disturbed, as are most where two exchange much. Moves and releases "
+        "are of 64 million parameters, by links and memory measured beside them. Bytes are the most that the C "
+        "library has given out, less what it had before. The step is of PPO with three models of 5 million parameters "
+        "in d2, a run by the commands `hpcrl profile`, `submit` and `plan`. Each family can be measured again alone: "
+        "`python bench/run.py costs:small`.",
+        families={name: _of_work(measure) for name, measure in FAMILIES.items()},
     ),
     "backends": Section(
         "Backends",
@@ -326,15 +337,18 @@ SECTIONS: Mapping[str, Section] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)}; all by default")
+    known = [*SECTIONS, *(f"{name}:{of}" for name, section in SECTIONS.items() for of in section.families)]
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(known)}; all by default")
     names = parser.parse_args().sections or list(SECTIONS)
-    if unknown := set(names) - SECTIONS.keys():
-        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    if unknown := set(names) - set(known):
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     WORK.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        print(f"{name} …", flush=True)
-        part = measured(name)
-        keep(MEASURED / f"{name}.json", part)
+    for asked in names:
+        print(f"{asked} …", flush=True)
+        name, _, family = asked.partition(":")
+        path = MEASURED / f"{name}.json"
+        part = measured(name, family)
+        keep(path, merged(kept(path), part) if family else part)
         for figure in part.figures:
             value = "–" if figure.value is None else f"{figure.value:.3g} {figure.unit}"
             print(f"  {figure.what}: {value} {figure.target and f'(target {figure.target}: {figure.verdict})'}")
@@ -348,8 +362,8 @@ def page_of(folder: Path) -> str:
     return page([part for part in parts if part is not None])
 
 
-def measured(name: str) -> Part:
-    """A section's figures; where it fails, why."""
+def measured(name: str, family: str = "") -> Part:
+    """A section's figures, or those of a family of it; where one fails, why."""
     section = SECTIONS[name]
     part = Part(section.title, section.how, [], now(), load(), machine=machine.describe())
     work = WORK / name
@@ -357,7 +371,9 @@ def measured(name: str) -> Part:
     begun = time.perf_counter()
     environment = ROOT / "runs" / f"bench-{Path(section.peers).stem}"
     found = peers(environment, ROOT / "bench" / section.peers) if section.peers else Peers(None)
-    figures = guarded(section.measure, work, found)
+    families = section.families or {"": section.measure}
+    chosen = {family: families[family]} if family else families
+    figures = [figure for of, measure in chosen.items() for figure in guarded(measure, work / of, found)]
     return replace(part, figures=figures, seconds=time.perf_counter() - begun)
 
 

@@ -1,4 +1,4 @@
-"""The cost model against what an engine takes of one thread's CPU: a profile, then calls of other lengths."""
+"""The cost model against what engines take: of one thread's CPU, by a profile; of memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +15,17 @@ BOUND = 0.35
 @pytest.fixture
 def costs(bench_file: Callable[[str], ModuleType]) -> ModuleType:
     return bench_file("costs")
+
+
+def test_bytes_of_each_call_are_those_that_it_takes(
+    bench_file: Callable[[str], ModuleType], costs: ModuleType, tmp_path: Path
+) -> None:
+    held = bench_file("cost_bytes")
+    write_inputs(tmp_path)
+    with gloo_pool(1) as pool:
+        found = held.bytes_of(pool, tmp_path, "small", costs.SMALL.with_head("vocabulary"), ("d1",))
+    assert [it.kind for it in found] == ["inference", "train_step", "generate"]
+    assert all(-0.05 <= it.error <= 0.1 for it in found), found
 
 
 def test_calls_of_unseen_lengths_last_as_long_as_a_profile_of_the_same_minute_says(
