@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.pool import RankPool, gloo_pool  # noqa: E402
 
-from hpcrl.algos.profile_links import exchanges, host_copies, memory_speed, messages  # noqa: E402
+from hpcrl.algos.profile_links import host_copies, links, memory_speed  # noqa: E402
 from hpcrl.algos.profile_subject import opened  # noqa: E402
 from hpcrl.config.model import ModelConfig  # noqa: E402
 from hpcrl.parallel.moving import carry_out  # noqa: E402
@@ -55,11 +55,11 @@ class Lasting(NamedTuple):
         return self.predicted / self.measured - 1
 
 
-def rates_on(context: Any) -> tuple[Link, Link, Link, float]:
-    """On a rank: exchanges, messages, host copies and memory, as a profile measures them."""
+def rates_on(context: Any) -> tuple[Links, Link, float]:
+    """On a rank: links, host copies and memory, as a profile measures them."""
     keep_freed_memory()
     timer, group = timer_of(context, cpu=False), everyone_of(context)
-    return exchanges(timer, group), messages(timer, group), host_copies(timer), memory_speed(timer)
+    return links(timer, group), host_copies(timer), memory_speed(timer)
 
 
 def moved(context: Any, source: str, target: str) -> float:
@@ -101,8 +101,9 @@ def lasting(work: Path) -> list[Lasting]:
         for turn in range(TURNS):
             rates.append(pool.run(rates_on)[0])
             turns.append(_turn(pool, work / str(turn)))
-    exchange, send, host, speed = zip(*rates, strict=True)
-    fields = {"near": Links(_middle(exchange), _middle(send)), "host": _middle(host), "bytes_per_s": median(speed)}
+    near, host, speed = zip(*rates, strict=True)
+    middle = Links(*map(_middle, zip(*map(msgspec.structs.astuple, near), strict=True)))
+    fields = {"near": middle, "host": _middle(host), "bytes_per_s": median(speed)}
     known = msgspec.structs.replace(CPU_CORE, source="this bench", **fields)
     model, experiment = MODEL.with_head("vocabulary"), experiment_in(work)
     nothing = Workload(np.zeros(0, np.int64), np.zeros(0, np.int64))

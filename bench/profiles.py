@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from hpcrl.algos import profile_links
 from hpcrl.algos.measurer import alone, points_of
-from hpcrl.algos.profile_links import exchanges, messages
 from hpcrl.algos.profile_subject import Subject, Timer, opened
 from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
 from hpcrl.families.config import DecoderConfig
@@ -99,4 +99,4 @@ def _subject(
 def links(context: Any) -> Links:
     """On a rank: what exchanges with the other take, and messages."""
     timer, group = timer_of(context, cpu=False), everyone_of(context)
-    return Links(exchanges(timer, group), messages(timer, group))
+    return profile_links.links(timer, group)

@@ -28,7 +28,7 @@ processes run), `numbers` (what it computes or keeps from then on), `fork` (what
 
 def page() -> str:
     """The whole text."""
-    shared = {name for name, _ in sections(ExperimentConfig)}
+    shared = {setting.key for setting in settings(ExperimentConfig)}
     parts = [HEAD, *_sections(ExperimentConfig, "## Every algorithm", set())]
     for name in names(ALGORITHMS):
         parts += _sections(algorithm_of(name).experiment, f"## {name}", shared)
@@ -36,13 +36,14 @@ def page() -> str:
 
 
 def _sections(config: type, title: str, known: set[str]) -> Iterator[str]:
-    """The tables of a configuration's sections, without those that are known."""
+    """The tables of a configuration's sections, without the settings that are known."""
     by_section: dict[str, list[Setting]] = {}
     for setting in settings(config):
-        by_section.setdefault(setting.key.rpartition(".")[0], []).append(setting)
+        if setting.key not in known:
+            by_section.setdefault(setting.key.rpartition(".")[0], []).append(setting)
     yield from (title, "", inspect.getdoc(config) or "", "")
     for name, owner in [("", config), *sections(config)]:
-        if name in by_section and name not in known and (name or config is ExperimentConfig):
+        if name in by_section:
             yield from (f"### `{name}`", "", description(owner, name), "") if name else ()
             yield "| setting | type | default | changing it | what |\n|---|---|---|---|---|"
             yield from map(_line, by_section[name])

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.profile_links import disk, exchanges, host_copies, memory_speed, messages, product_rates
+from hpcrl.algos.profile_links import disk, host_copies, links, memory_speed, product_rates
 from hpcrl.algos.profile_subject import Subject, Timer, opened, usual
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.data.samples import SequenceSample
@@ -22,7 +22,7 @@ from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
 from hpcrl.placement.profile_points import FEW, MANY, Grid, Timed, explored
 from hpcrl.placement.profile_tasks import ProfiledModel, Task, Told, models_in, task_in
-from hpcrl.placement.rates import Link
+from hpcrl.placement.rates import Link, Links
 from hpcrl.workers.host import Outcome, Work
 
 WHOLE = 10**6
@@ -87,10 +87,10 @@ class Measurer:
         slots = self._nodes.count(0)
         if 2 in self._groups:
             near = self._groups[2].tp
-            found |= {"near_exchange": exchanges(self._timer, near), "near_send": messages(self._timer, near)}
+            found |= _named("near", links(self._timer, near))
         if self._nodes[-1] > 0:
             far = self._groups[slots].dp
-            found |= {"far_exchange": exchanges(self._timer, far), "far_send": messages(self._timer, far)}
+            found |= _named("far", links(self._timer, far))
         return found
 
     def _points(self, task: Task, model: ProfiledModel, folder: Path) -> list[Timed]:
@@ -167,3 +167,8 @@ def _usual(rounds: Sequence[Sequence[Mapping[str, float]]]) -> Iterator[tuple[st
     for what in rounds[0][0]:
         of_subjects = zip(*([of[what] for of in subjects] for subjects in rounds), strict=True)
         yield what, [usual([(seconds,) for seconds in of])[0] for of in of_subjects]
+
+
+def _named(side: str, found: Links) -> dict[str, Link]:
+    """As `Told` has them."""
+    return {f"{side}_{name}": link for name, link in msgspec.structs.asdict(found).items()}

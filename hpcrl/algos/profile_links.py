@@ -1,7 +1,7 @@
 """What workers send each other in a time, what their memory and disks take, and how fast they multiply."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -11,7 +11,7 @@ import torch
 from hpcrl.algos.profile_subject import Timer
 from hpcrl.parallel.group import Group
 from hpcrl.placement.exporting import DTYPES
-from hpcrl.placement.rates import Link
+from hpcrl.placement.rates import Link, Links
 
 SENT = {2**8: 32, 2**18: 4, 2**22: 1}
 """Numbers of 4 bytes, and how often they are sent one after another: short messages find a peer's threads awake, or
@@ -36,12 +36,16 @@ def exchanges(timer: Timer, group: Group) -> Link:
     return fitted(taken)
 
 
-def messages(timer: Timer, group: Group) -> Link:
-    """Both ways at once, as stages exchange: who only sends does not wait until it has arrived."""
+def links(timer: Timer, group: Group) -> Links:
+    """Messages both ways at once, as stages exchange, and one way."""
+    return Links(exchanges(timer, group), _messages(timer, group, _both_ways), _messages(timer, group, _one_way))
+
+
+def _messages(timer: Timer, group: Group, how: Callable[[Group, torch.Tensor], None]) -> Link:
     taken = []
     for size, times in SENT.items():
-        flat = torch.zeros(size, device=timer.device)
-        taken.append((4 * size, timer.typical(partial(_message, group, flat, times), REPEATS).whole / times))
+        action = partial(_repeated, partial(how, group, torch.zeros(size, device=timer.device)), times)
+        taken.append((4 * size, timer.typical(action, REPEATS).whole / times))
     return fitted(taken)
 
 
@@ -50,11 +54,24 @@ def _exchange(group: Group, flat: torch.Tensor, times: int) -> None:
         group.all_gather(group.reduce_scatter(flat), flat)
 
 
-def _message(group: Group, flat: torch.Tensor, times: int) -> None:
+def _both_ways(group: Group, flat: torch.Tensor) -> None:
     """To the next in turn, and from the one before; of two, each to the other."""
     following, before = (group.index + 1) % group.size, (group.index - 1) % group.size
+    group.exchange([(flat, following)], [(torch.empty_like(flat), before)]).wait()
+
+
+def _one_way(group: Group, flat: torch.Tensor) -> None:
+    """From the first of each pair to the second, for which both wait."""
+    peer = group.index ^ 1
+    if peer < group.size and group.index < peer:
+        group.exchange([(flat, peer)], []).wait()
+    elif peer < group.size:
+        group.exchange([], [(torch.empty_like(flat), peer)]).wait()
+
+
+def _repeated(action: Callable[[], None], times: int) -> None:
     for _ in range(times):
-        group.exchange([(flat, following)], [(torch.empty_like(flat), before)]).wait()
+        action()
 
 
 def fitted(taken: Sequence[tuple[float, float]]) -> Link:

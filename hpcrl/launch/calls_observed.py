@@ -150,7 +150,7 @@ def _look_at_move(of: _Attempt, replica: ReplicaPlan, made: list[CallCost], seen
     home, side = _placed(of.plan.home(replica.role)), _side(of, replica)
     whole, rest = (
         float(costs.moves(replica.role, [home], [_placed(replica)])[0, 0])
-        for costs in (of.costs, _with(of.costs, side, "send", NOTHING))
+        for costs in (of.costs, _without(of.costs, side, "send"))
     )
     for cost in made:
         took = max((span.seconds for span in cost.spans), default=0.0) * 1e9
@@ -173,12 +173,13 @@ def _look_at_disk(of: _Attempt, rows: list[StepCost], seen: Seen) -> None:
 
 def _ideal(costs: CostModel, kind: str, call: MFC, place: Placed, tokens: int) -> float:
     """What links take of a call."""
-    free = _with(_with(costs, "near", kind, NOTHING), "far", kind, NOTHING)
+    free = _without(_without(costs, "near", kind), "far", kind)
     return float(costs.call_nanoseconds(call, place, tokens) - free.call_nanoseconds(call, place, tokens))
 
 
-def _with(costs: CostModel, side: str, kind: str, link: Link) -> CostModel:
-    links: Links = msgspec.structs.replace(getattr(costs.rates, side), **{kind: link})
+def _without(costs: CostModel, side: str, kind: str) -> CostModel:
+    """As if these links took nothing."""
+    links: Links = msgspec.structs.replace(getattr(costs.rates, side), alone=None, **{kind: NOTHING})
     return replace(costs, rates=msgspec.structs.replace(costs.rates, **{side: links}), _made={})
 
 

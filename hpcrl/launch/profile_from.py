@@ -167,7 +167,8 @@ def _rates(known: Sequence[_Run], seen: Seen, base: Rates) -> Rates:
 
 
 def _links(seen: Seen, side: str, base: Links) -> Links:
-    return Links(_link(seen, f"{side}_exchange", base.exchange), _link(seen, f"{side}_send", base.send))
+    alone = None if base.alone is None else _link(seen, f"{side}_send", base.alone)
+    return Links(_link(seen, f"{side}_exchange", base.exchange), _link(seen, f"{side}_send", base.send), alone)
 
 
 def _link(seen: Seen, name: str, base: Link) -> Link:

@@ -76,9 +76,11 @@ class Archive:
 
     def _samples(self, name: str, ids: Ids, made: Iterable[SequenceSample]) -> SequenceSample:
         rows: Rows = {}
+        stay = frozenset(ids)
         for sample in (self._datasets[name].rows(ids), *made):
+            here = sample.select([each for each in sample.ids if each in stay])
             for key in sample.keys:
-                rows.setdefault(key, {}).update(zip(sample.ids, sample.parts(key), strict=True))
+                rows.setdefault(key, {}).update(zip(here.ids, here.parts(key), strict=True))
         prefix = EVAL_PREFIX if name == "eval" else ""
         named = {key.removeprefix(prefix): of_key for key, of_key in rows.items()}
         columns = {key: [of_key.get(sample, []) for sample in ids] for key, of_key in sorted(named.items())}

@@ -192,11 +192,13 @@ class Attempt:
         return None
 
     def _late(self, plan: Plan) -> str:
-        """Who is not ready, and what it does; of who is not there, what its agent does."""
+        """Who is not ready and waits for nobody, and what it does; of who is not there, what its agent does."""
         members = self._members
         agents = {node: f"not there (agent-{node}: {agent.doing})" for node, agent in members.agents.items()}
         doing = {rank: worker.doing or "starting" for rank, worker in members.workers.items()}
         late = [worker for worker in plan.workers if worker.rank not in members.ready]
+        whom = culprits_of([worker.rank for worker in late], self._doing()).ranks
+        late = [worker for worker in late if worker.rank in whom or worker.rank not in doing] or late
         return ", ".join(f"worker-{at.rank} is {doing.get(at.rank) or agents[at.node]}" for at in late)
 
     def _introduce(self, ranks: list[int]) -> None:

@@ -21,7 +21,7 @@ from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import STAGED_BYTES
 from hpcrl.placement.moving import Transfer, moves
 from hpcrl.placement.placing import Placed
-from hpcrl.placement.rates import SECOND, Link, Rates
+from hpcrl.placement.rates import SECOND, Links, Rates
 from hpcrl.placement.shards import stage_parameters
 
 KINDS = 2**31
@@ -142,7 +142,8 @@ class MoveCosts:
         found = PACKED * copied / self.rates.bytes_per_s * SECOND
         for of in rounds:
             near, far = np.maximum(of.near_sent, of.near_received), np.maximum(of.far_sent, of.far_received)
-            lasting = _over(self.rates.near.send, near) + _over(self.rates.far.send, far)
+            lasting = _over(self.rates.near, of.near_sent, of.near_received)
+            lasting = lasting + _over(self.rates.far, of.far_sent, of.far_received)
             packing = PACKED * (near + far) / self.rates.bytes_per_s * SECOND
             found = found + (lasting + packing).max(axis=-1, initial=0.0)
         return found
@@ -170,9 +171,14 @@ class MoveCosts:
         return holdings(self.config, place.layout, place.ranks, world)
 
 
-def _over(link: Link, sizes: np.ndarray) -> np.ndarray:
-    messages = np.ceil(sizes / STAGED_BYTES)
-    return link.latency_ns * messages + sizes / link.bytes_per_s * SECOND
+def _over(links: Links, sent: np.ndarray, received: np.ndarray) -> np.ndarray:
+    """What goes both ways at once, and the rest one way."""
+    most, link = np.maximum(sent, received), links.send
+    latencies = link.latency_ns * np.ceil(most / STAGED_BYTES)
+    if links.alone is None:
+        return latencies + most / link.bytes_per_s * SECOND
+    both = np.minimum(sent, received)
+    return latencies + (both / link.bytes_per_s + (most - both) / links.alone.bytes_per_s) * SECOND
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,8 @@ def rates_told(told: Sequence[Told], models: Mapping[str, ProfiledModel], call_n
 
 
 def _links(links: Mapping[str, Link], side: str, base: Links) -> Links:
-    return Links(links.get(f"{side}_exchange", base.exchange), links.get(f"{side}_send", base.send))
+    names = (f"{side}_{name}" for name in Links.__struct_fields__)
+    return Links(*map(links.get, names, msgspec.structs.astuple(base)))
 
 
 def _pieces(told: Sequence[Told], models: Mapping[str, ProfiledModel]) -> Iterator[Measured]:

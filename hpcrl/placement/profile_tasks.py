@@ -74,7 +74,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     tp: int = 1
     points: tuple[Timed, ...] = ()
     links: dict[str, Link] = {}
-    """near_exchange, near_send, far_exchange, far_send, host, disk: those that there are."""
+    """near_exchange, near_send, near_alone, the same with far, host, disk: those that there are."""
     products: dict[str, list[tuple[float, float]]] = {}
     """By type of numbers: (rows, operations a second) of matrix products."""
     bytes_per_s: float = 0.0

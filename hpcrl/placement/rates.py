@@ -39,7 +39,9 @@ class Links(msgspec.Struct, frozen=True):
     exchange: Link
     """A collective (all-gather, all-to-all): latency of a whole one with one peer, bytes that one worker sends."""
     send: Link
-    """A message from one to another."""
+    """A message from one to another, while one comes the other way."""
+    alone: Link | None = None
+    """A message while none comes the other way; None: as `send`."""
 
 
 class Fixed(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from hpcrl.durable.spills import read_spill
 from hpcrl.errors import ExitCode, HpcrlError, PeerLostError, nature_of
 from hpcrl.foreign import plain
 from hpcrl.processes import work_done
-from hpcrl.whereabouts import Collective, Doing
+from hpcrl.whereabouts import Collective, Doing, inside
 from hpcrl.wire.holders import InSpill
 from hpcrl.wire.messages import (
     Ack,
@@ -99,10 +99,15 @@ class Mailbox:
         """It has nothing to execute: beats say what it waits for."""
         self._transport.beat = lambda: Beat(self._inputs.doing())
 
-    def starting(self, what: str) -> None:
-        """The same of what it does before it is ready, and how far it comes with that. Not while it waits for others:
-        a library may spin."""
-        self._transport.beat = lambda: Beat(Doing("start", what), work_done(os.getpid()))
+    def starting(self, what: str, newest: Callable[[], Collective | None] = lambda: None) -> None:
+        """The same of what it does before it is ready, and how far it comes with that: no further while it waits for
+        others, though a library may spin."""
+
+        def beat() -> Beat:
+            doing = Doing("start", what, collective=newest())
+            return Beat(doing, 0 if inside(doing) else work_done(os.getpid()))
+
+        self._transport.beat = beat
 
     def close(self) -> None:
         """Send what was posted, and hear no more."""

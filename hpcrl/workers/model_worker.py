@@ -141,7 +141,7 @@ class ModelWorker:
             attempt=args.attempt,
             servers={model: Door(Path(door), args.attempt, patience_s) for model, door in args.servers.items()},
             meter=self._meter,
-            told=self._mailbox.starting,
+            told=lambda what: self._mailbox.starting(what, self._newest),
         )
 
     def _do(self, job: Job) -> None:

@@ -15,8 +15,8 @@ from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelCon
 from hpcrl.config.reward import RewardConfig
 from hpcrl.families import family, gemma, gemma2, gemma3_text, gpt2
 from hpcrl.families.config import Experts, RotaryConfig
-from hpcrl.models import pretrained
 from hpcrl.models.pretrained import write_random_pretrained
+from hpcrl.models.reading import TensorFiles
 from hpcrl.plugins import names
 from hpcrl.recipes.grpo import GRPOConfig, GRPOExperiment
 from hpcrl.recipes.ppo import PPOExperiment
@@ -114,8 +114,10 @@ def test_two_steps_of_ppo_follow_from_what_they_began_with(name, tmp_path):
 
 def test_who_goes_on_from_a_checkpoint_reads_nothing_of_what_the_run_began_with(experiment, tmp_path, monkeypatch):
     read = []
-    files = pretrained._TensorFiles.read
-    monkeypatch.setattr(pretrained._TensorFiles, "read", lambda self, *which: read.append(which) or files(self, *which))
+    packed = TensorFiles.packed
+    monkeypatch.setattr(
+        TensorFiles, "packed", lambda self, reads, like: read.extend(reads) or packed(self, reads, like)
+    )
     with run_of(experiment) as conductor:
         conductor.step(1)
         checkpoint = conductor.save(tmp_path)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from support.experiments import load_config, ppo_values, write_config, write_inputs, write_model
 
 from hpcrl.families.config import DecoderConfig
@@ -221,6 +222,21 @@ def test_the_fast_way_to_reckon_moves_agrees_with_the_planners_transfers(number:
     moved = MoveCosts(LARGE, 4, 4, CPU_CORE)
     exact, fast = moved.nanoseconds(home, place), int(moved.matrix([home], [place])[0, 0])
     assert exact > 0 and abs(fast / exact - 1) < 0.05, (exact, fast)
+
+
+def test_what_goes_one_way_takes_as_long_as_messages_that_nothing_comes_to_meet() -> None:
+    free, send = Link(0, 1e30), Link(0, 1e9)
+    moved = [
+        MoveCosts(LARGE, 4, 4, structs.replace(CPU_CORE, near=Links(free, send, alone), bytes_per_s=1e30))
+        for alone in (None, Link(0, 2e9))
+    ]
+    whole, halves = (
+        Placed(Layout(), (0,), "native"),
+        [Placed(it, (0, 1), "native") for it in (Layout(tp=2), Layout(pp=2))],
+    )
+    away, met = ([costs.nanoseconds(*pair) for costs in moved] for pair in ((whole, halves[0]), halves))
+    assert away[0] > 0 and away[1] == pytest.approx(away[0] / 2, rel=1e-6)
+    assert met[0] > 0 and met[1] == pytest.approx(met[0], rel=0.1), "of what is exchanged little goes one way"
 
 
 def test_a_matrix_of_moves_has_nothing_where_a_call_is_at_home_and_reckons_each_pair_once() -> None:

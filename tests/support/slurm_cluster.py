@@ -23,6 +23,8 @@ ENDED = frozenset(
 )
 IN_USE = frozenset(["idle", "mixed", "allocated"])
 PATIENCE_WITH_CONTROLLER = ("MessageTimeout=10", "MessageTimeout=3")
+RETRIES, AGAIN = 20, "try again in a bit"
+"""What a controller says that has just begun."""
 SLURMS_OWN = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO)_")
 
 
@@ -124,7 +126,25 @@ class SlurmCluster:
         Raises:
             AssertionError: exit status other than 0, unless check is False.
         """
-        result = subprocess.run(
+        result = self._run(command, timeout_s, cwd, env, input)
+        for _ in range(RETRIES):
+            if AGAIN not in result.stderr:
+                break
+            time.sleep(1)
+            result = self._run(command, timeout_s, cwd, env, input)
+        words = " ".join(str(word) for word in command)
+        assert not check or result.returncode == 0, f"{words}: {result.returncode}\n{result.stdout}{result.stderr}"
+        return result
+
+    def _run(
+        self,
+        command: Sequence[str | Path],
+        timeout_s: float,
+        cwd: Path | None,
+        env: Mapping[str, str] | None,
+        input: str | None,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             command,
             cwd=cwd or self.directory,
             env={**self.env, **(env or {})},
@@ -133,9 +153,6 @@ class SlurmCluster:
             text=True,
             timeout=timeout_s,
         )
-        words = " ".join(str(word) for word in command)
-        assert not check or result.returncode == 0, f"{words}: {result.returncode}\n{result.stdout}{result.stderr}"
-        return result
 
     def sbatch(self, script: str, *options: str) -> str:
         """Submit a bash script, with or without its first line; the job's id. All its runs write to ID.out."""
