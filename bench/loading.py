@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from exports import CONFIG
 from figures import Figure, median
 
 ROOT = Path(__file__).parent.parent
@@ -17,26 +18,12 @@ from support.pool import RankPool, gloo_pool  # noqa: E402
 from support.reading import rchar  # noqa: E402
 
 from hpcrl.engines.flat import FlatTransformer  # noqa: E402
-from hpcrl.families.config import DecoderConfig  # noqa: E402
 from hpcrl.models.pretrained import load_pretrained, write_random_pretrained  # noqa: E402
 from hpcrl.parallel.context import ParallelContext  # noqa: E402
 from hpcrl.parallel.replica import Readers, groups_of, reads_alone, sharing  # noqa: E402
 from hpcrl.placement.layouts import Layout  # noqa: E402
 
 ROUNDS = 5
-CONFIG = DecoderConfig(
-    family="qwen2",
-    vocabulary_size=16384,
-    hidden_size=768,
-    intermediate_size=3072,
-    blocks=12,
-    heads=12,
-    kv_heads=12,
-    head_dim=64,
-    max_positions=512,
-    qkv_bias=True,
-    tied=True,
-)
 
 
 class Load(NamedTuple):
