@@ -21,7 +21,7 @@ LAYERS = (
     ("data", "rewards", "ops"),
     ("recipes", "durable"),
     ("placement", "wire", "inspect"),
-    ("master", "workers"),
+    ("master", "workers", "controller"),
     ("agent", "simulation"),
     ("launch",),
     ("doctor",),
@@ -43,6 +43,9 @@ FORBIDDEN = (
     ("durable", "recipes"),
     ("master", "workers"),
     ("workers", "master"),
+    ("master", "controller"),
+    ("controller", "master"),
+    ("workers", "controller"),
     ("agent", "simulation"),
     ("simulation", "agent"),
 )

@@ -38,6 +38,8 @@ class Opened(_Event, frozen=True):
     those on all rows drawn, there are no minibatches yet, and `Extended` and `Chosen` follow. Only all these lines
     together (`durable.step_lines`) say what the step is made of. `empty_before` is how many steps right before this one
     chose nothing.
+
+    Where it is `scripted`, the run's script asks for its calls one after another: each has a line, `Called`.
     """
 
     step: int
@@ -54,6 +56,7 @@ class Opened(_Event, frozen=True):
     eval_partitions: dict[str, Cuts] = {}
     chooses: bool = False
     empty_before: int = 0
+    scripted: bool = False
 
 
 class Extended(_Event, frozen=True):
@@ -85,6 +88,46 @@ class Chosen(_Event, frozen=True):
     partitions: dict[str, Cuts]
     minibatches: Cuts
     dropped: Ids
+
+
+class Made(msgspec.Struct, frozen=True):
+    """So many samples, one after another, whose rows a call has made; "" where they are the data set's."""
+
+    call: str
+    samples: int
+
+
+class Called(_Event, frozen=True):
+    """The script has asked for a call, as its `number`-th ask in this step, on the samples `ids`.
+
+    `call` is a call of the recipe, with `_2` behind it the second time in a step, and so on. `inputs` maps each key of
+    the graph that it reads to who made its rows, along the ids. `parts`, `partitions` and `minibatches` are as in
+    `Opened`, as positions in `ids`. `version` is that of its role's parameters which it reads, or makes; `settings` the
+    version of the run's settings in force. `arguments` are a computation's, as JSON, `at` is the place in the script.
+    """
+
+    step: int
+    number: int
+    call: str
+    ids: Ids
+    inputs: dict[str, tuple[Made, ...]]
+    parts: int
+    partitions: dict[str, Cuts]
+    minibatches: Cuts
+    version: int
+    settings: int
+    arguments: str = ""
+    at: str = ""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """How a turn of a script ended: what lives from step to step, as JSON; the numbers that it logged; how many calls
+    it asked for; how many changes each role has had by then."""
+
+    state: str
+    logged: dict[str, float]
+    calls: int
+    versions: dict[str, int]
 
 
 class Done(_Event, frozen=True):
@@ -157,10 +200,11 @@ class Blended(Trained, frozen=True):
 
 
 class Closed(_Event, frozen=True):
-    """All lines of a step are written; `metrics` is its row."""
+    """All lines of a step are written; `metrics` is its row. Of a scripted one, `turn` is how it ended."""
 
     step: int
     metrics: dict[str, int | float]
+    turn: Turn | None = None
 
 
 class Compacted(_Event, frozen=True):
@@ -271,6 +315,7 @@ Event = (
     Opened
     | Extended
     | Chosen
+    | Called
     | Done
     | Trained
     | Blended

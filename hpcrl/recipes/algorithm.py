@@ -5,7 +5,7 @@ knows torch: roles and host are named by import path, and imported by workers al
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +29,15 @@ E = TypeVar("E", bound=ExperimentConfig)
 
 JUDGE = "judge"
 """The method of a reward's call that scores the responses of an evaluation, of which a prompt may have several."""
+
+SCRIPT = "script"
+"""The role of an algorithm's script: of the calls that it computes itself, in a worker of its own."""
+SCRIPT_HOST = "hpcrl.controller.host:ScriptHost"
+
+
+def computed(name: str, inputs: Sequence[str], outputs: Sequence[str]) -> MFC:
+    """A call of a scripted recipe that the script computes itself, by a function of this name (`Run.compute`)."""
+    return MFC(name, SCRIPT, "inference", tuple(inputs), tuple(outputs))
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Algorithm(Generic[E]):
     experiment: type[E]
     """The root dataclass of its configuration: sections, roles and hyper-parameters."""
     recipe: Callable[[E], tuple[MFC, ...]]
-    """The calls of a step, and those of an evaluation by `on_eval`."""
+    """The calls of a step, and those of an evaluation by `on_eval`. Where there is a script, those that it may make."""
     roles: Mapping[str, RoleKind]
     """Every role of the recipe. The experiment has a section of the same name, which says where it is placed."""
     rows: RowKind[E]
@@ -84,6 +93,9 @@ class Algorithm(Generic[E]):
     """Setting → why changing it does nothing to a run that has trained."""
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Call → the statistics that it reports."""
+    script: Callable[[Any, E], None] | None = None
+    """(`hpcrl.controller.run.Run`, experiment): the loop over steps, which asks for calls of the recipe in any order, as
+    often as it likes, or not at all. None: each step makes every call once, as the graph says."""
     host: str = "hpcrl.algos.host:TorchHost"
     """The class that holds its roles on model workers, as module:Class."""
     export: str = "hpcrl.placement.exporting:HuggingFaceExport"

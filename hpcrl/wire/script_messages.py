@@ -1,0 +1,112 @@
+"""What a run's script and its master say to one another: names and numbers, no rows. Producer → consumer above each.
+
+A turn of the script's loop is a step. Its asks are numbered from 1: the calls in the order in which it asks for them,
+and its end last.
+"""
+
+import msgspec
+
+from hpcrl.durable.journal import Made
+from hpcrl.wire.holders import RowSource
+
+Inputs = dict[str, tuple[Made, ...]]
+"""Key of the graph → who made its rows, along the ids."""
+
+
+# ── script → master ───────────────────────────────────────────────────────────────────────────────────────────────────
+class NextTurn(msgspec.Struct, frozen=True, tag=True):
+    """The script is at the top of its loop."""
+
+    step: int
+
+
+class CallAsked(msgspec.Struct, frozen=True, tag=True):
+    """Make this call on these samples.
+
+    `call` is a call of the recipe; asked for again in a step it is `<call>_2`, `<call>_3`, … `arguments` are those of a
+    computation, as JSON. `read` are the asks of this turn whose rows or statistics the script has read since its last
+    ask, `at` is where it asks: `file.py:12`.
+    """
+
+    step: int
+    number: int
+    call: str
+    ids: tuple[str, ...]
+    inputs: Inputs
+    arguments: str = ""
+    read: tuple[int, ...] = ()
+    at: str = ""
+
+
+class TurnEnded(msgspec.Struct, frozen=True, tag=True):
+    """The turn is over: what lives from step to step, as JSON with sorted keys, and the numbers that it logs."""
+
+    step: int
+    number: int
+    state: str
+    logged: dict[str, float]
+    read: tuple[int, ...] = ()
+    at: str = ""
+
+
+class RowsAsked(msgspec.Struct, frozen=True, tag=True):
+    """Where are these rows? Only of calls of this turn that are executed, or the data's."""
+
+    step: int
+    token: int
+    ids: tuple[str, ...]
+    inputs: Inputs
+
+
+class ScriptEnded(msgspec.Struct, frozen=True, tag=True):
+    """It has returned, after so many turns in this attempt or before it."""
+
+    step: int
+
+
+# ── master → script ───────────────────────────────────────────────────────────────────────────────────────────────────
+class ScriptBegins(msgspec.Struct, frozen=True, tag=True):
+    """Begin. The first turn is `step`; `state` is that after the step before, None where that has none."""
+
+    step: int
+    state: str | None = None
+
+
+class TurnBegun(msgspec.Struct, frozen=True, tag=True):
+    """The turn has these samples, and evaluates on those of `eval_ids`, if there are any.
+
+    `recorded` are the versions of the run's settings under which its first asks were made, in an older attempt; further
+    asks are made under `settings`.
+    """
+
+    step: int
+    ids: tuple[str, ...]
+    eval_ids: tuple[str, ...]
+    epoch: int
+    settings: int
+    recorded: tuple[int, ...] = ()
+
+
+class NoMoreTurns(msgspec.Struct, frozen=True, tag=True):
+    """The run has no step after this one."""
+
+    step: int
+
+
+class CallExecuted(msgspec.Struct, frozen=True, tag=True):
+    """Its rows are there, or its role has changed. `stats` are means over its samples, or tokens."""
+
+    step: int
+    number: int
+    stats: dict[str, float]
+
+
+class RowsAt(msgspec.Struct, frozen=True, tag=True):
+    """Answers `RowsAsked`."""
+
+    token: int
+    sources: tuple[RowSource, ...]
+
+
+FromScript = NextTurn | CallAsked | TurnEnded | RowsAsked | ScriptEnded
+ToScript = ScriptBegins | TurnBegun | NoMoreTurns | CallExecuted | RowsAt
