@@ -1,0 +1,111 @@
+"""The computations that a script has asked for, until the worker that runs them is told to. For two threads."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcrl.controller.user_code import told
+from hpcrl.data.form import Form
+from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import HpcrlError, InternalError, UserCodeError
+
+LONGEST_WAIT_S = 60.0
+"""The script registers a computation before it asks for it: a request is never there first for long."""
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A function of the script's, with its further arguments."""
+
+    call: MFC
+    function: Function
+    arguments: Sequence[Any] = ()
+    at: str = ""
+    """Where the script asked for it."""
+
+
+class Computations:
+    """By step and call, as it was asked for: registered by the script's thread, run by the worker's."""
+
+    def __init__(self, forms: Mapping[str, Form], longest_wait_s: float = LONGEST_WAIT_S) -> None:
+        """`forms` are those of all keys of the graph."""
+        self._forms = forms
+        self._longest_wait_s = longest_wait_s
+        self._known: dict[tuple[int, str], Computation] = {}
+        self._changed = threading.Condition()
+
+    def register(self, step: int, call: str, computation: Computation) -> None:
+        """Before it is asked for."""
+        with self._changed:
+            self._known[step, call] = computation
+            self._changed.notify_all()
+
+    def forget(self, step: int, call: str) -> None:
+        """It is executed; any other call may be named too."""
+        with self._changed:
+            self._known.pop((step, call), None)
+
+    def take(self, step: int, call: str) -> Computation:
+        """Waits for it."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: (step, call) in self._known, self._longest_wait_s):
+                raise InternalError(
+                    f"step {step} is to compute {call}; its script has not asked for it in {self._longest_wait_s:g} s"
+                )
+            return self._known[step, call]
+
+    def run(self, step: int, call: str, ids: Sequence[str], rows: Mapping[str, Sequence[np.ndarray]]) -> SequenceSample:
+        """The rows that a computation makes, under the call's own keys, as `rows` are.
+
+        Raises:
+            UserCodeError: the function raised, or gave something else than the declared rows.
+        """
+        it = self.take(step, call)
+        where = f"{call} ({it.at})" if it.at else call
+        try:
+            made = it.function({key: [*of_key] for key, of_key in rows.items()}, *it.arguments)
+        except HpcrlError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UserCodeError(f"{where} failed in step {step}.\n{told(error)}") from error
+        if wrong := self._misfit(it.call, len(ids), made):
+            declared = ", ".join(f"{key}: {form.dtype}" for key, form in self._outputs(it.call).items())
+            raise UserCodeError(
+                f"{where} {wrong} in step {step}; it has to give a dict of lists, a row for each of its {len(ids)} "
+                f"samples, of {declared}."
+            )
+        return SequenceSample.from_rows(ids, made) if ids else SequenceSample.empty(self._outputs(it.call))
+
+    def _outputs(self, call: MFC) -> dict[str, Form]:
+        """Its own keys and their forms."""
+        own = {graph: key for key, graph in call.output_remap.items()}
+        return {own.get(key, key): self._forms[key] for key in call.outputs}
+
+    def _misfit(self, call: MFC, samples: int, made: Any) -> str:
+        """What is wrong with what a function gave; "" where all is as declared."""
+        declared = self._outputs(call)
+        if not isinstance(made, Mapping):
+            return f"gave a {type(made).__name__}"
+        if set(made) != set(declared):
+            return f"gave the keys {', '.join(map(str, made)) or 'none'}"
+        for key, form in declared.items():
+            rows = [*made[key]] if isinstance(made[key], Sequence | np.ndarray) else None
+            if rows is None:
+                return f"gave a {type(made[key]).__name__} as {key}"
+            if len(rows) != samples:
+                return f"gave {len(rows)} rows of {key}"
+            for row in rows:
+                if not isinstance(row, np.ndarray):
+                    return f"gave a {type(row).__name__} as a row of {key}, which has to be an array of numpy's"
+                if row.ndim != 1 + len(form.trailing) or row.shape[1:] != form.trailing:
+                    shape = ", ".join(("length", *map(str, form.trailing)))
+                    return f"gave a row of {key} of the shape {list(row.shape)}, which has to be [{shape}]"
+                if row.dtype.name != form.dtype:
+                    return f"gave a row of {key} of type {row.dtype.name} (row.astype({form.dtype!r}) is of the other)"
+        return ""

@@ -1,0 +1,279 @@
+"""A batch as a script has it: ids, and who made which of its rows. The rows stay where they are, and nothing moves."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, groupby, pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcrl.controller.user_code import listed, misuse
+from hpcrl.data.rows.kind import EVAL_PREFIX
+from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import Dataset
+from hpcrl.durable.journal import Made
+from hpcrl.errors import UserCodeError
+
+Columns = Mapping[str, tuple[Made, ...]]
+"""Key of the graph → who made its rows, along the ids."""
+
+
+class Reader(Protocol):
+    """Who gets rows for a batch."""
+
+    def read(self, step: int, ids: tuple[str, ...], columns: Columns) -> SequenceSample:
+        """The rows of these graph keys. Raises UserCodeError where the turn of this step is over."""
+        ...
+
+
+class StandsForRows(ABC):
+    """What `DataProto.union` takes: a batch, or a call that makes one."""
+
+    @abstractmethod
+    def as_batch(self) -> "DataProto":
+        """The batch. Raises UserCodeError where there is none."""
+
+
+def in_script(key: str, dataset: Dataset) -> str:
+    """A key of the graph as scripts name it: in an evaluation as in training."""
+    return key.removeprefix(EVAL_PREFIX) if dataset == "eval" else key
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DataProto(StandsForRows):
+    """Samples of one turn and the keys that they have rows of. Immutable: each method gives another batch.
+
+    `columns` are by key of the graph; in an evaluation these begin with `eval_`, and scripts leave that away.
+    """
+
+    step: int
+    ids: tuple[str, ...]
+    columns: Columns
+    dataset: Dataset
+    reader: Reader
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What it has rows of."""
+        return tuple(in_script(key, self.dataset) for key in self.columns)
+
+    def as_batch(self) -> "DataProto":
+        return self
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"DataProto({len(self.ids)} samples of step {self.step}, {self.dataset}, keys {listed(self.keys)})"
+
+    # ── keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def union(self, *others: StandsForRows) -> "DataProto":
+        """The same samples with the keys of all, in the order of this batch; a future stands for its rows."""
+        columns = dict(self.columns)
+        for number, given in enumerate(others, 1):
+            other = self._fitting(given, f"union: batch {number}")
+            if len(other) != len(self) or set(other.ids) != set(self.ids):
+                raise misuse(
+                    f"union: batch {number} has other samples, {_compared(self.ids, other.ids)}.",
+                    "Select the same samples of both, by filter, before they are put together.",
+                )
+            for key, runs in other._in_order(self.ids).items():
+                if columns.setdefault(key, runs) != runs:
+                    raise misuse(
+                        f"union: both batches have {in_script(key, self.dataset)!r}, made by {_makers(columns[key])} "
+                        f"and by {_makers(runs)}.",
+                        "Leave it out of one of them, by pop or select.",
+                    )
+        return self._with(self.ids, columns)
+
+    def select(self, *keys: str | Iterable[str]) -> "DataProto":
+        """The same samples with these keys alone."""
+        return self._with(self.ids, {key: self.columns[key] for key in self._graph_keys("select", keys)})
+
+    def pop(self, *keys: str | Iterable[str]) -> tuple["DataProto", "DataProto"]:
+        """(the samples with these keys alone, the samples with all others)."""
+        taken = self._graph_keys("pop", keys)
+        rest = {key: runs for key, runs in self.columns.items() if key not in taken}
+        return self._with(self.ids, {key: self.columns[key] for key in taken}), self._with(self.ids, rest)
+
+    # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def __getitem__(self, where: slice) -> "DataProto":
+        if not isinstance(where, slice):
+            raise misuse(f"a batch has no element {where!r}: it is cut by slices.", "Write batch[i : i + 1].")
+        return self._at(range(len(self))[where])
+
+    def chunk(self, parts: int) -> list["DataProto"]:
+        """So many batches of nearly as many samples, the larger first."""
+        if not 1 <= parts <= len(self):
+            raise misuse(f"chunk({parts!r}): a batch of {len(self)} samples has 1 to {len(self)} parts.")
+        each, more = divmod(len(self), parts)
+        return self.split([each + (part < more) for part in range(parts)])
+
+    def split(self, sizes: int | Sequence[int]) -> list["DataProto"]:
+        """Batches of these sizes, one after another; of a number, batches of so many, the last of what is left."""
+        if isinstance(sizes, int):
+            if sizes < 1:
+                raise misuse(f"split({sizes}): a part has 1 sample at least.")
+            sizes = [min(sizes, len(self) - first) for first in range(0, len(self), sizes)]
+        if sum(sizes) != len(self) or any(size < 1 for size in sizes):
+            raise misuse(
+                f"split({list(sizes)}): the sizes add up to {sum(sizes)}, but the batch has {len(self)} samples, and "
+                "each part 1 at least."
+            )
+        return [self[first:end] for first, end in pairwise(accumulate(sizes, initial=0))]
+
+    @staticmethod
+    def concat(batches: Sequence["StandsForRows"]) -> "DataProto":
+        """The samples of all, one batch after another. They have the same keys, and no sample twice."""
+        if not batches:
+            raise misuse("concat: there is no batch to put together.")
+        first, *others = (given.as_batch() for given in batches)
+        for number, other in enumerate(others, 2):
+            first._fitting(other, f"concat: batch {number}")
+            if set(other.columns) != set(first.columns):
+                raise misuse(
+                    f"concat: batch {number} has the keys {listed(other.keys)}, batch 1 {listed(first.keys)}.",
+                    "Select the keys that all of them have.",
+                )
+        ids = tuple(chain(first.ids, *(other.ids for other in others)))
+        if len(set(ids)) < len(ids):
+            twice = next(name for name, same in groupby(sorted(ids)) if len([*same]) > 1)
+            raise misuse(f"concat: sample {twice!r} is in several of the batches.", "A batch has each sample once.")
+        every = [first, *others]
+        return first._with(
+            ids, {key: _runs(chain(*(_spread(it.columns[key]) for it in every))) for key in first.columns}
+        )
+
+    def reorder(self, order: Sequence[str] | Sequence[int]) -> "DataProto":
+        """The same samples in this order: all ids, or all positions."""
+        given = [*order]
+        where = self._positions("reorder", given) if any(isinstance(it, str) for it in given) else given
+        if sorted(where) != list(range(len(self))):
+            raise misuse(
+                f"reorder: the order names {len(set(where))} of the {len(self)} samples; it has to name each once.",
+                "Use filter to leave samples out.",
+            )
+        return self._at(where)
+
+    def filter(self, kept: Sequence[bool] | Sequence[str]) -> "DataProto":
+        """Samples of this batch, in its order: those with a true flag, or those with these ids."""
+        given = [*kept]
+        if all(isinstance(it, str) for it in given):
+            return self._at(sorted(set(self._positions("filter", given))))
+        if not all(isinstance(it, bool | np.bool_) for it in given):
+            raise misuse(
+                f"filter: {given[0]!r} is neither a flag nor an id.",
+                "Give a true or false for each sample, or ids; reorder takes positions.",
+            )
+        if len(given) != len(self):
+            raise misuse(f"filter: there are {len(given)} flags for {len(self)} samples.", "Give one for each.")
+        return self._at([i for i, flag in enumerate(given) if flag])
+
+    # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def fetch(self, *keys: str | Iterable[str]) -> dict[str, list[np.ndarray]]:
+        """Key → the rows of the samples, which come here; waits for the calls that make them. They are not writable."""
+        wanted = self._graph_keys("fetch", keys)
+        if not wanted:
+            raise misuse("fetch: no key is named.", f"The batch has {listed(self.keys)}.")
+        found = self.reader.read(self.step, self.ids, {key: self.columns[key] for key in wanted})
+        return {in_script(key, self.dataset): [_sealed(row) for row in found.rows(key)] for key in wanted}
+
+    def mean(self, key: str) -> float:
+        """Over all numbers of the rows of a key, NaN apart, which stands for none; NaN where there is no number."""
+        ((_, rows),) = self.fetch(key).items()
+        numbers = [number for row in rows for number in row.ravel().tolist() if number == number]
+        return math.fsum(numbers) / len(numbers) if numbers else math.nan
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _with(self, ids: tuple[str, ...], columns: Columns) -> "DataProto":
+        return DataProto(self.step, ids, columns, self.dataset, self.reader)
+
+    def _at(self, where: Sequence[int]) -> "DataProto":
+        """The samples at these positions."""
+        columns = {}
+        for key, runs in self.columns.items():
+            makers = _spread(runs)
+            columns[key] = _runs(makers[i] for i in where)
+        return self._with(tuple(self.ids[i] for i in where), columns)
+
+    def _in_order(self, ids: tuple[str, ...]) -> Columns:
+        """Its columns along these ids, which are its own in some order."""
+        return self.columns if ids == self.ids else self._at(self._positions("union", ids)).columns
+
+    def _positions(self, doing: str, ids: Sequence[Any]) -> list[int]:
+        at = {name: i for i, name in enumerate(self.ids)}
+        if unknown := [name for name in ids if name not in at]:
+            raise misuse(f"{doing}: {unknown[0]!r} is no sample of this batch, which has {len(self)}.")
+        return [at[name] for name in ids]
+
+    def _graph_keys(self, doing: str, keys: Iterable[str | Iterable[str]]) -> list[str]:
+        """The graph's keys for those of the script, which come one by one or in lists."""
+        named = [*chain.from_iterable([key] if isinstance(key, str) else key for key in keys)]
+        graph = {in_script(key, self.dataset): key for key in self.columns}
+        if unknown := [key for key in dict.fromkeys(named) if key not in graph]:
+            raise misuse(
+                f"{doing}: the batch has no {listed(map(repr, unknown))}; it has {listed(self.keys)}.",
+                "Make it first, and put it in by union.",
+            )
+        return [graph[key] for key in dict.fromkeys(named)]
+
+    def _fitting(self, given: StandsForRows, doing: str) -> "DataProto":
+        """The batch, if it is one of the same turn and data set."""
+        if not isinstance(given, StandsForRows):
+            raise misuse(f"{doing} is a {type(given).__name__}; batches and futures of calls are put together.")
+        other = given.as_batch()
+        if other.reader is not self.reader or other.step != self.step:
+            raise misuse(
+                f"{doing} is of step {other.step}, this one of step {self.step}: rows live in the turn that made them.",
+                "Keep numbers in run.state from turn to turn.",
+            )
+        if other.dataset != self.dataset:
+            raise misuse(
+                f"{doing} is of the {_said(other.dataset)}, this one of the {_said(self.dataset)}.",
+                "Keep step.batch() and step.held_out() apart.",
+            )
+        return other
+
+
+def refuse_empty(batch: DataProto, call: str) -> None:
+    """Raises UserCodeError where a call would get no sample."""
+    if not len(batch):
+        raise misuse(f"{call} is asked for on a batch without samples.", "Test len(batch) before.")
+
+
+def not_a_batch(given: object, call: str) -> UserCodeError:
+    """Of what is given to a call instead of a batch."""
+    return misuse(
+        f"{call} is asked for on a {type(given).__name__}; it takes a batch.", "Put rows into one: batch.union(…)."
+    )
+
+
+def _spread(runs: Sequence[Made]) -> list[str]:
+    """The maker of each sample's row."""
+    return [run.call for run in runs for _ in range(run.samples)]
+
+
+def _runs(makers: Iterable[str]) -> tuple[Made, ...]:
+    return tuple(Made(call, len([*same])) for call, same in groupby(makers))
+
+
+def _makers(runs: Sequence[Made]) -> str:
+    return listed(dict.fromkeys(run.call or "the data" for run in runs))
+
+
+def _said(dataset: Dataset) -> str:
+    return "training data" if dataset == "train" else "evaluation data"
+
+
+def _compared(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    other = sorted(set(ours) ^ set(theirs))
+    return f"{len(theirs)} where this one has {len(ours)}; {other[0]!r} is in one of them only"
+
+
+def _sealed(row: np.ndarray) -> np.ndarray:
+    """A row that others have too."""
+    seen = row.view()
+    seen.setflags(write=False)
+    return seen

@@ -1,0 +1,92 @@
+"""Which call of the recipe a script means by a group and a method. Pure description; asks for nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpcrl.controller.data_proto import in_script
+from hpcrl.controller.user_code import listed, misuse
+from hpcrl.data.rows.kind import EVAL_PREFIX
+from hpcrl.dataflow.graph import MFC, Dataset
+from hpcrl.families.config import HeadKind
+from hpcrl.recipes.algorithm import SCRIPT, Algorithm
+
+INFERENCE: Mapping[HeadKind | None, str] = {"vocabulary": "logprobs", "value": "values"}
+"""What an inference is usually called, by what the role's model ends with; else `score`."""
+USUAL = {"generate": ("generate",), "train_step": ("update",), "evaluate": ("evaluate",), "blend": ("blend",)}
+
+
+@dataclass(frozen=True)
+class DeclaredCalls:
+    """The calls that a script may make."""
+
+    calls: Sequence[MFC]
+    heads: Mapping[str, HeadKind | None] = field(default_factory=dict)
+    """Role → what its model ends with."""
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, calls: Sequence[MFC]) -> "DeclaredCalls":
+        return cls(calls, {role: kind.head for role, kind in algorithm.roles.items()})
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Those that groups are of."""
+        return tuple(dict.fromkeys(call.role for call in self.calls if call.role != SCRIPT))
+
+    def methods(self, call: MFC) -> tuple[str, ...]:
+        """By which methods of its group a call is meant."""
+        if call.kind == "inference":
+            usual: tuple[str, ...] = (INFERENCE.get(self.heads.get(call.role), "score"), "inference")
+        else:
+            usual = USUAL[call.kind]
+        return (call.name, *((call.method,) if call.method else ()), *usual)
+
+    def knows(self, role: str, method: str) -> bool:
+        """Whether a group has such a method."""
+        return any(method in self.methods(call) for call in self.calls if call.role == role)
+
+    def of_role(self, role: str) -> str:
+        """Its calls in words, with the methods that mean them."""
+        return "; ".join(
+            f"{call.name} ({'/'.join(self.methods(call)[1:])}, {call.dataset})"
+            for call in self.calls
+            if call.role == role
+        )
+
+    def meant(self, role: str, method: str, dataset: Dataset, name: str | None) -> MFC:
+        """The one call. Raises UserCodeError where there is none, or several."""
+        found = [call for call in self.calls if call.role == role and method in self.methods(call)]
+        fitting = [call for call in found if call.dataset == dataset and name in (None, call.name)]
+        exact = [call for call in fitting if call.name == method]
+        if len(fitting) == 1 or exact:
+            return (exact or fitting)[0]
+        asked = f"{role}.{method}" + (f"(name={name!r})" if name else "")
+        there = f"The recipe has of {role}: {self.of_role(role) or 'no call'}."
+        if not fitting:
+            raise misuse(f"{asked} means no call on a batch of the {dataset} data set. {there}", "Declare it there.")
+        raise misuse(
+            f"{asked} means several calls: {listed(call.name for call in fitting)}. {there}",
+            f"Say which: name={fitting[0].name!r}.",
+        )
+
+    def computation(self, function: str, dataset: Dataset) -> MFC:
+        """The computation of this name. Raises UserCodeError where there is none."""
+        computed = [call for call in self.calls if call.role == SCRIPT]
+        names = (function, EVAL_PREFIX + function) if dataset == "eval" else (function,)
+        for call in computed:
+            if call.dataset == dataset and call.name in names:
+                return call
+        there = listed(f"{call.name} ({call.dataset})" for call in computed)
+        raise misuse(
+            f"run.compute: the recipe declares no computation {function!r} on a batch of the {dataset} data set; it "
+            f"declares {there}.",
+            f"Add computed({function!r}, inputs, outputs) to the recipe, or say which is meant: name=….",
+        )
+
+    def makers(self, keys: Iterable[str]) -> str:
+        """Who makes keys of the graph, in words."""
+        made = {key: call for call in self.calls for key in call.outputs}
+        return "; ".join(
+            f"{in_script(key, made[key].dataset)} is made by {made[key].name} ({made[key].role})"
+            for key in keys
+            if key in made
+        )

@@ -1,0 +1,167 @@
+"""Worker groups: a role on its workers, whose methods are the calls that the recipe declares of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hpcrl.controller.computations import Computation, Computations, Function
+from hpcrl.controller.conversation import Conversation
+from hpcrl.controller.data_proto import Columns, DataProto, StandsForRows, in_script, not_a_batch, refuse_empty
+from hpcrl.controller.declared import DeclaredCalls
+from hpcrl.controller.json_values import arguments
+from hpcrl.controller.results import CallRows, Changed, Future
+from hpcrl.controller.user_code import listed, misuse, place
+from hpcrl.dataflow.graph import MFC
+from hpcrl.durable.journal import Made
+from hpcrl.placement.plan import Plan, ReplicaPlan
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Where a worker is in the layout of a role."""
+
+    rank: int
+    node: int
+    dp_rank: int
+    dp_size: int
+    tp_rank: int
+    tp_size: int
+    pp_rank: int
+    pp_size: int
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Asks for calls."""
+
+    talk: Conversation
+    declared: DeclaredCalls
+    computations: Computations
+
+    def call(self, role: str, method: str, given: StandsForRows | None, name: str | None, blocking: bool) -> Any:
+        """What a method of a group asks for."""
+        batch = self._batch(given, f"{role}.{method}")
+        call = self.declared.meant(role, method, batch.dataset if batch else "train", name)
+        if batch is None and call.inputs:
+            raise misuse(f"{role}.{method} needs a batch.", f"Give it one that has {listed(call.inputs)}.")
+        return self._ask(call, batch, f"{role}.{method}", blocking)
+
+    def compute(
+        self, function: Function, given: StandsForRows, args: Sequence[Any], name: str | None, blocking: bool
+    ) -> Any:
+        """Have the script's worker run a function on rows."""
+        wanted = str(name or getattr(function, "__name__", type(function).__name__))
+        batch = self._batch(given, f"run.compute({wanted})")
+        if batch is None:
+            raise not_a_batch(given, f"run.compute({wanted})")
+        call = self.declared.computation(wanted, batch.dataset)
+        text, values = arguments(call.name, args)
+        return self._ask(call, batch, f"run.compute({wanted})", blocking, text, Computation(call, function, values))
+
+    def _batch(self, given: object, doing: str) -> DataProto | None:
+        if given is None:
+            self.talk.current(self.talk.turn.step if self.talk.turn else 0, doing)
+            return None
+        if not isinstance(given, StandsForRows):
+            raise not_a_batch(given, doing)
+        batch = given.as_batch()
+        self.talk.current(batch.step, doing)
+        return batch
+
+    def _ask(
+        self,
+        call: MFC,
+        batch: DataProto | None,
+        doing: str,
+        blocking: bool,
+        text: str = "",
+        computation: Computation | None = None,
+    ) -> Any:
+        if batch is not None:
+            refuse_empty(batch, doing)
+        inputs = self._inputs(call, batch, doing) if batch is not None else {}
+        ids = batch.ids if batch is not None else ()
+        turn, name = self.talk.turn, self.talk.next_name(call.name)
+        assert turn is not None
+        if computation is not None:
+            told = Computation(call, computation.function, computation.arguments, place())
+            self.computations.register(turn.step, name, told)
+        number = self.talk.ask(call.name, ids, inputs, text)
+        it: CallRows | Changed
+        if call.changes or batch is None:
+            it = Changed(self.talk, turn.step, name, number)
+        else:
+            columns = dict.fromkeys(call.outputs, (Made(name, len(ids)),))
+            it = CallRows(turn.step, ids, columns, call.dataset, self.talk, self.talk, name, number)
+        return Future(it).result() if blocking else Future(it)
+
+    def _inputs(self, call: MFC, batch: DataProto, doing: str) -> Columns:
+        """Who made what it reads."""
+        if missing := [key for key in call.inputs if key not in batch.columns]:
+            made = self.declared.makers(missing)
+            lacking = listed(in_script(key, call.dataset) for key in missing)
+            raise misuse(
+                f"{doing} reads {lacking}, which the batch has not; it has {listed(batch.keys)}."
+                + (f" {made}." if made else ""),
+                "Put it into the batch: batch = batch.union(…).",
+            )
+        return {key: batch.columns[key] for key in call.inputs}
+
+
+class WorkerGroup:
+    """A role on its workers. Its methods are its calls: `group.generate(batch, name=None, blocking=True)`."""
+
+    def __init__(self, role: str, plan: Plan, calls: Calls) -> None:
+        self.role = role
+        self._plan = plan
+        self._calls = calls
+
+    @property
+    def _home(self) -> ReplicaPlan:
+        return self._plan.home(self.role)
+
+    @property
+    def world_size(self) -> int:
+        """How many workers it has, where it is trained and saved."""
+        return len(self._home.ranks)
+
+    @property
+    def layout(self) -> str:
+        """Data, tensor and pipeline parallelism: `d2t2p1`."""
+        return self._home.layout
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Its workers, in the order of its layout."""
+        return tuple(self._home.ranks)
+
+    def info(self, rank: int) -> RankInfo:
+        """Where one of `ranks` is."""
+        home = self._home
+        if rank not in home.places:
+            raise misuse(f"{self.role} has no worker {rank!r}; it has {listed(home.ranks)}.")
+        layout, at = home.arrangement, home.places[rank]
+        rest, tensor = divmod(at, layout.tp)
+        stage, part = divmod(rest, layout.dp)
+        node = self._plan.workers[rank].node
+        return RankInfo(rank, node, part, layout.dp, tensor, layout.tp, stage, layout.pp)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        declared = self._calls.declared
+        if method.startswith("__"):
+            raise AttributeError(method)
+        if not declared.knows(self.role, method):
+            raise misuse(
+                f"{self.role} has no call {method!r}. The recipe has of it: {declared.of_role(self.role)}.",
+                "Use one of these, or declare another.",
+            )
+        return partial(self._call, method)
+
+    def _call(
+        self, method: str, batch: StandsForRows | None = None, *, name: str | None = None, blocking: bool = True
+    ) -> Any:
+        return self._calls.call(self.role, method, batch, name, blocking)
+
+    def __repr__(self) -> str:
+        return f"WorkerGroup({self.role}, {self.layout} on workers {listed(self.ranks)})"

@@ -1,0 +1,60 @@
+"""What a call gives to the script: a future, and what it becomes, rows or a change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from hpcrl.controller.conversation import Conversation
+from hpcrl.controller.data_proto import DataProto, StandsForRows
+from hpcrl.controller.user_code import misuse
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CallRows(DataProto):
+    """The rows that a call makes."""
+
+    talk: Conversation
+    call: str
+    number: int
+
+    @property
+    def stats(self) -> Mapping[str, float]:
+        """Its statistics, means over its samples or tokens; waits for them."""
+        return MappingProxyType(self.talk.stats(self.step, self.number, f"{self.call}'s statistics"))
+
+
+@dataclass(frozen=True, eq=False)
+class Changed(StandsForRows):
+    """A role's parameters are changed."""
+
+    talk: Conversation
+    step: int
+    call: str
+    number: int
+
+    @property
+    def stats(self) -> Mapping[str, float]:
+        """Its statistics, means over its samples or tokens; waits for them."""
+        return MappingProxyType(self.talk.stats(self.step, self.number, f"{self.call}'s statistics"))
+
+    def as_batch(self) -> DataProto:
+        raise misuse(
+            f"{self.call} changes parameters and makes no rows, so it is nothing to put into a batch.",
+            "Its numbers are in .stats.",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Future(StandsForRows):
+    """A call that is asked for. In a union it stands for its rows, before there are any."""
+
+    gives: CallRows | Changed
+
+    def result(self) -> CallRows | Changed:
+        """The rows, or the change; waits until it is executed."""
+        it = self.gives
+        it.talk.wait(it.step, it.number, f"{it.call}'s result")
+        return it
+
+    def as_batch(self) -> DataProto:
+        return self.gives.as_batch()

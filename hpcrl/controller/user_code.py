@@ -1,0 +1,50 @@
+"""Where a script is when it asks, and how it is told what it does wrong. Knows nothing of what it asks."""
+
+import sys
+import traceback
+from pathlib import Path
+
+from hpcrl.errors import UserCodeError
+
+HERE = str(Path(__file__).parent)
+NOT_SHOWN = (HERE, str(Path(HERE).parent / "plugins.py"), "<frozen importlib")
+"""Files, by the beginnings of their names, whose frames nobody needs who reads of an error in a script."""
+SHOWN = 10_000
+"""Characters of an error that are told."""
+
+
+def place() -> str:
+    """`file.py:12`: the innermost line outside this room; "" where all are in it."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(HERE):
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def misuse(text: str, advice: str = "") -> UserCodeError:
+    """What a script does wrong, with the line where it does."""
+    where = place()
+    return UserCodeError(f"{where}: {text}" if where else text, advice)
+
+
+def told(error: BaseException) -> str:
+    """An error of the user's code with its own frames."""
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
+    text = "".join((*traceback.format_list(frames), *traceback.format_exception_only(error)))
+    return text.rstrip()[-SHOWN:]
+
+
+def line_of(error: BaseException) -> str:
+    """`file.py:12`: the innermost line of an error outside this room; "" where there is none."""
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+def listed(names: object) -> str:
+    """Names in words."""
+    found = [str(name) for name in names]  # type: ignore[attr-defined]
+    return ", ".join(found) if found else "none"

@@ -1,0 +1,233 @@
+"""The course of a script: what it asks, in which order, and what it gets, beside a master that is a list."""
+
+import json
+import random
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.scripted import EVALUATING, course, row, world_with
+
+from hpcrl.controller.run import follow
+from hpcrl.durable.journal import Made
+from hpcrl.errors import StoppedError, UserCodeError
+from hpcrl.wire.script_messages import CallAsked, NextTurn, RowsAsked, ScriptEnded, TurnEnded
+
+
+def scale(rows, beta):
+    return {"s": [beta * r for r in rows["r"]]}
+
+
+def loop(run, e):
+    actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
+    run.state.setdefault("beta", 0.5)
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        batch = batch.union(reward.score(batch))
+        values = critic.inference(batch, blocking=False)
+        ref = reference.inference(batch, blocking=False)
+        batch = batch.union(values, ref)
+        batch = batch.union(run.compute(scale, batch, run.state["beta"]))
+        fitted = critic.update(batch, blocking=False)
+        if step.number > 1:
+            run.state["beta"] += actor.update(batch).stats["loss"]
+        step.log(beta=run.state["beta"], loss=fitted.result().stats["loss"])
+        if step.evaluates:
+            held_out = step.held_out()
+            held_out = held_out.union(actor.generate(held_out))
+            step.log(held_out=reward.score(held_out).mean("r"))
+
+
+def test_the_order_of_what_a_script_says():
+    said = course(loop)
+    kinds = [type(it) for it in said.asked]
+    turn_1 = [NextTurn, *[CallAsked] * 6, TurnEnded]
+    assert kinds[: len(turn_1)] == turn_1
+    assert [it.call for it in said.calls if it.step == 2] == [
+        *("actor_gen", "rew_inf", "critic_inf", "ref_inf", "scale", "critic_train", "actor_train"),
+        *("eval_gen", "eval_rew"),
+    ]
+    assert kinds[-2:] == [NextTurn, ScriptEnded]
+    assert said.asked[-1].step == 3
+    for step in (1, 2, 3):
+        own = [it.number for it in said.asked if isinstance(it, CallAsked | TurnEnded) and it.step == step]
+        assert own == list(range(1, len(own) + 1))
+
+
+def test_inputs_name_who_made_them_by_the_graphs_keys():
+    said = course(loop)
+    by_call = {it.call: it for it in said.calls if it.step == 2}
+    assert by_call["actor_gen"].inputs == {"x": (Made("", 4),)}
+    assert by_call["actor_train"].inputs["v"] == (Made("critic_inf", 4),)
+    assert by_call["eval_rew"].inputs == {"eval_x": (Made("", 2),), "eval_y": (Made("eval_gen", 2),)}
+    assert by_call["scale"].arguments == "[0.5]"
+
+
+def test_what_was_read_is_told_with_the_next_ask():
+    said = course(loop)
+    second = [it for it in said.asked if isinstance(it, CallAsked | TurnEnded) and it.step == 2]
+    assert [it.read for it in second] == [(), (), (), (), (), (), (), (6, 7), (), (9,)]
+
+
+def test_asks_tell_the_line_of_the_script():
+    first = course(loop).calls[0]
+    assert first.at == f"test_run.py:{loop.__code__.co_firstlineno + 5}"
+
+
+def test_answers_in_any_order_give_one_course():
+    expected = course(loop).asked
+    for seed in range(20):
+        assert course(loop, late=random.Random(seed)).asked == expected
+
+
+def test_a_script_that_begins_anew_says_what_it_said():
+    whole = course(loop)
+    state = whole.ends[0].state
+    again = course(loop, first=2, state=state)
+    assert [it for it in whole.asked if it.step >= 2] == again.asked
+
+
+def test_rows_and_means_are_those_of_the_master():
+    seen = {}
+
+    def script(run, e):
+        (actor,) = run.groups("actor")
+        for step in run.steps():
+            batch = step.batch()
+            batch = batch.union(actor.generate(batch))
+            seen[step.number] = batch.fetch("x", "y"), batch.mean("y"), batch.ids
+            assert not batch.fetch("y")["y"][0].flags.writeable
+
+    said = course(script, turns=1)
+    rows, mean, ids = seen[1]
+    np.testing.assert_array_equal(rows["x"], [row("", "x", it) for it in ids])
+    np.testing.assert_array_equal(rows["y"], [row("actor_gen", "y", it) for it in ids])
+    assert mean == pytest.approx(np.mean(rows["y"]), abs=1e-15)
+    assert said.ends[0].read == (1,)
+    assert [set(it.inputs) for it in said.asked if isinstance(it, RowsAsked)] == [{"x", "y"}, {"y"}, {"y"}]
+
+
+def test_a_computation_gets_its_inputs_and_gives_rows():
+    seen = {}
+
+    def script(run, e):
+        reward, actor = run.groups("reward", "actor")
+        for step in run.steps():
+            batch = step.batch()
+            batch = batch.union(actor.generate(batch))
+            batch = batch.union(reward.score(batch))
+            batch = batch.union(run.compute(scale, batch, 2.0))
+            seen["r"], seen["s"] = batch.fetch("r")["r"], batch.fetch("s")["s"]
+
+    course(script, turns=1)
+    np.testing.assert_array_equal(np.array(seen["s"]), 2 * np.array(seen["r"]))
+
+
+def test_a_call_asked_for_again_is_numbered():
+    def script(run, e):
+        (actor,) = run.groups("actor")
+        for step in run.steps():
+            first, rest = step.batch().split([1, 3])
+            both = [part.union(actor.generate(part)) for part in (first, rest)]
+            whole = both[0].concat(both)
+            assert whole.columns["y"] == (Made("actor_gen", 1), Made("actor_gen_2", 3))
+
+    assert [it.call for it in course(script, turns=2).calls] == ["actor_gen", "actor_gen_2"] * 2
+
+
+def test_state_is_what_json_reads_again_killed_or_not():
+    seen = []
+
+    def script(run, e):
+        run.state["pair"] = (1, 2)
+        for step in run.steps():
+            seen.append(dict(run.state))
+            run.state["pair"] = (step.number, 2)
+
+    said = course(script, turns=2)
+    assert seen == [{"pair": [1, 2]}, {"pair": [1, 2]}]
+    assert [json.loads(it.state) for it in said.ends] == [{"pair": [1, 2]}, {"pair": [2, 2]}]
+
+
+@pytest.mark.parametrize("leaves", ["break", "return"])
+def test_a_loop_that_is_left_ends_its_turn(leaves):
+    def script(run, e):
+        for step in run.steps():
+            step.log(number=step.number)
+            if step.number == 2:
+                if leaves == "return":
+                    return
+                break
+
+    said = course(script)
+    assert [(it.step, it.logged) for it in said.ends] == [(1, {"number": 1.0}), (2, {"number": 2.0})]
+    assert said.asked[-1] == ScriptEnded(2)
+
+
+def test_the_view_shows_the_version_of_each_ask():
+    experiments = {version: replace(EVALUATING, name=f"v{version}") for version in (0, 1, 2)}
+    seen = []
+
+    def script(run, e):
+        seen.append(e.name)
+        (actor,) = run.groups("actor")
+        for step in run.steps():
+            for _ in range(3):
+                seen.append(e.name)
+                actor.generate(step.batch())
+
+    course(script, experiments, first=2, turns=3, recorded={2: (0, 1)}, settings=2)
+    assert seen == ["v2", "v0", "v1", "v2", "v2", "v2", "v2"]
+
+
+def test_random_numbers_follow_from_seed_step_and_name():
+    seen = []
+
+    def script(run, e):
+        for step in run.steps():
+            numbers = random.random(), np.random.random(), run.rng("a").random(), run.rng("b").random()
+            seen.append((step.number, *numbers, run.rng("a").random()))
+
+    course(script)
+    course(script, first=2)
+    assert seen[1:3] == seen[3:]
+    assert seen[0][3] == seen[0][5]
+    assert len({number for it in seen[:3] for number in it[1:5]}) == 12
+
+
+def test_groups_tell_their_layout():
+    def script(run, e):
+        group = run.group("actor")
+        assert (group.world_size, group.layout, group.ranks) == (2, "d2t1p1", (0, 1))
+        assert (group.info(1).dp_rank, group.info(1).dp_size, group.info(1).tp_size, group.info(1).node) == (1, 2, 1, 0)
+
+    assert course(script).asked == [ScriptEnded(0)]
+
+
+def test_what_breaks_the_line_is_raised_whatever_the_script_catches():
+    def script(run, e):
+        (actor,) = run.groups("actor")
+        for step in run.steps():
+            with suppress(Exception):
+                actor.generate(step.batch())
+
+    world, master = world_with(
+        script, None, fails=lambda it: StoppedError("lost") if isinstance(it, CallAsked) else None
+    )
+    with pytest.raises(StoppedError, match="lost"):
+        follow(script, master, world)
+    assert not master.ends
+
+
+def test_a_script_that_raises_is_told_with_its_own_frames_and_ends_no_turn():
+    def script(run, e):
+        for _ in run.steps():
+            raise ValueError("no luck")
+
+    world, master = world_with(script, None)
+    with pytest.raises(UserCodeError, match=r"(?s)failed in step 1.*test_run\.py.*ValueError: no luck") as told:
+        follow(script, master, world)
+    assert "hpcrl/controller" not in str(told.value)
+    assert not master.ends
