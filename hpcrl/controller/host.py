@@ -6,14 +6,12 @@ It is in no process group and keeps nothing: it is forked and killed with its at
 import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from hpcrl.controller.computations import Computations
-from hpcrl.controller.run import follow
+from hpcrl.controller.run import World, follow
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import SavedRole
-from hpcrl.errors import HpcrlError, InternalError, StoppedError, UserCodeError
-from hpcrl.foreign import users_frames
+from hpcrl.errors import InternalError, StoppedError
 from hpcrl.placement.plan import ModelName, Part
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
@@ -31,11 +29,12 @@ class ScriptHost:
         self._context = context
         self._line = context.script
         plan = context.plan
-        self._experiments: dict[int, Any] = {plan.settings: experiment_from(plan.experiment)}
-        self._experiments |= {version: experiment_from(values) for version, values in plan.earlier.items()}
-        algorithm = algorithm_of(self._experiments[plan.settings])
+        newest = experiment_from(plan.experiment)
+        experiments = {version: experiment_from(values) for version, values in plan.earlier.items()}
+        algorithm = algorithm_of(newest)
         self._script = algorithm.script
-        self._computations = Computations(algorithm.forms(self._experiments[plan.settings]))
+        computations = Computations(algorithm.forms(newest))
+        self._world = World(algorithm, plan, {**experiments, plan.settings: newest}, computations)
 
     def prepare(self) -> str:
         return ""
@@ -47,22 +46,16 @@ class ScriptHost:
         """Until it returns or raises; told to go, it just stops asking."""
         assert self._script is not None, "only an algorithm with a script has this host"
         try:
-            follow(self._script, self._context.plan, self._experiments, self._line, self._computations)
+            follow(self._script, self._line, self._world)
         except StoppedError:
             pass
-        except HpcrlError as error:
-            self._line.failed("the script", error)
         except BaseException as error:
-            what = f"the script raised {type(error).__name__}: {error}\n{users_frames(error)}"
-            raised = UserCodeError(what.rstrip(), "Mend it and `hpcrl resume` the run with --accept-changed code.")
-            raised.__cause__ = error
-            self._line.failed("the script", raised)
+            self._line.failed("the script", error)
 
     def execute(self, work: Work) -> Outcome:
         """What the script computes, by the function that it gave when it asked."""
-        call = self._context.plan.call(work.call)
-        rows = {key: work.batch.rows(key) for key in call.inputs}
-        return Outcome(self._computations.run(work.step, work.call, work.batch.ids, rows))
+        rows = {key: work.batch.rows(key) for key in work.batch.keys}
+        return Outcome(self._world.computations.run(work.step, work.call, work.batch.ids, rows))
 
     def share(self, part: Part, batch: SequenceSample) -> SequenceSample:
         raise InternalError(f"ranks {list(part.ranks)} are one part: a script has one worker.")

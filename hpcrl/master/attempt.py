@@ -226,8 +226,8 @@ class Attempt:
         return source
 
     def _work(self, plan: Plan, source: StepSource, steps: int) -> Ending:
-        """Drive the graph, or the script, until something ends it; once told to go, calls in flight are what is still waited for.
-        `steps` is how many the run has."""
+        """Drive the graph, or follow the script, until something ends it; once told to go, calls in flight are what is
+        still waited for. `steps` is how many the run has."""
         files = self._files
         around = Surroundings(self._reactor.send, self.note, self.follow, files.fault, self._clock)
         computing = Computing(dict(self._members.hellos), dict(self._members.ready))

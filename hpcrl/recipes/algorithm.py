@@ -103,7 +103,7 @@ class Algorithm(Generic[E]):
 
     def __post_init__(self) -> None:
         if self.script is not None:
-            object.__setattr__(self, "roles", {**self.roles, SCRIPT: RoleKind("", host=SCRIPT_HOST)})
+            object.__setattr__(self, "roles", {**self.roles, SCRIPT: RoleKind(SCRIPT_HOST, host=SCRIPT_HOST)})
 
     def evaluates(self, experiment: E) -> bool:
         """Whether some step may evaluate."""
