@@ -129,13 +129,10 @@ class Gaps:
             self.lines = None if lacks else lines.with_line(event)
             return lacks
         if lines.opened.scripted:
-            turn = event.turn if isinstance(event, Closed) else None
-            called = {line.call for line in lines.called}
-            lacks = (
-                turn is not None and turn.calls != len(called)
-                if isinstance(event, Closed)
-                else event.call not in called
-            )
+            if isinstance(event, Closed):
+                lacks = event.turn is None or event.turn.calls != len(lines.called)
+            else:
+                lacks = event.call not in lines.calls
         elif isinstance(event, Done):
             lacks = lines.opened.chooses and event.part >= lines.calls.get(event.call, 0)
         else:

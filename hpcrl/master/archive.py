@@ -20,6 +20,7 @@ from hpcrl.data.keeping import kept
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import before_stop
+from hpcrl.dataflow.graph import recipe_name
 from hpcrl.durable.archives import ENDED, ENDS, RECORD, TEXT, About, text_row
 from hpcrl.durable.journal import Ids
 from hpcrl.durable.step_lines import StepLines
@@ -67,9 +68,12 @@ class Archive:
         """Data set → its samples with all that stays of them. `shown` is what train steps have shown of them."""
         found = {}
         for name, ids in kept_samples(self._experiment, lines).items():
-            of_calls = [sample for (call, _), sample in sorted(made.items()) if self._of.get(call) == name]
+            of_calls = [sample for (call, _), sample in sorted(made.items()) if self._dataset(call) == name]
             found[name] = self._samples(name, ids, [*of_calls, *(shown if name == "train" else ())])
         return found
+
+    def _dataset(self, call: str) -> str | None:
+        return self._of.get(recipe_name(call, self._of))
 
     def about(self, step: int) -> About:
         return About(step, self._components)

@@ -97,7 +97,7 @@ class ScriptDriver(Driver):
 
     # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _go_on(self) -> None:
-        for turn in self._turns.values():
+        for turn in list(self._turns.values()):
             if turn.ended is not None and not turn.is_over and not any(turn.unexecuted.values()):
                 self._over(turn)
         if self._wanted is not None and all(turn.is_over for turn in self._turns.values()):
@@ -141,6 +141,7 @@ class ScriptDriver(Driver):
 
     def _over(self, turn: OpenTurn) -> None:
         """All that it asked for is executed: the roles are as they are after it."""
+        self._around.fault("master.turn")
         step, ended = turn.step, turn.ended
         assert ended is not None, "a turn is over after its end"
         versions = {role: self._versions[role] for role in sorted(self._versions)}
@@ -170,9 +171,10 @@ class ScriptDriver(Driver):
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _ask(self, turn: OpenTurn, asked: CallAsked) -> None:
+        self._around.fault("master.ask")
         recorded = turn.of_older(asked.number)
         if turn.closed and recorded is None:
-            raise self._diverged(turn.step, f"{asked.at} asks for {asked.call} where the turn had ended")
+            raise self._diverged(turn.step, f"{asked.at or 'it'} asks for {asked.call} where the turn had ended")
         if found := unlike_call(recorded, asked):
             raise self._diverged(turn.step, found)
         mfc = self._plan.call(asked.call)

@@ -199,7 +199,7 @@ class StepSource:
         if mfc.changes:
             return 1, {}, self._data.divide("train", ids, 1)[0] if ids else ()
         parts = self._plan.units(mfc.name)
-        return parts, {str(parts): self._data.divide(mfc.dataset, ids, parts, trained=False)[1]}, ()
+        return parts, {str(parts): self._data.divide(mfc.dataset, ids, parts)[1]}, ()
 
     def parts(self, lines: StepLines, call: str) -> Sequence[Ids]:
         """The ids of each part that a call is made in; a train_step is one, whose shares are cut later, a blend one of

@@ -46,9 +46,9 @@ class OpenTurn:
         return called[number - 1] if number <= len(called) else None
 
     def asked(self, called: Called, units: Sequence[tuple[Unit, Ids]], read: Iterable[int], is_recorded: bool) -> None:
-        """The script has asked for a call, which is made in these units, each of these samples."""
+        """The script has asked for a call, which `lines` have now, and which is made in these units, each of these
+        samples."""
         number = called.number
-        self.lines = self.lines.with_line(called)
         self.makers[called.call] = {sample: unit for unit, ids in units for sample in ids}
         self.unexecuted[number] = {unit for unit, _ in units}
         self.unrecorded[number] = {unit for unit, _ in units}

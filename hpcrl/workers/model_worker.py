@@ -90,6 +90,7 @@ class ModelWorker:
         self._failed = threading.Event()
         self._mailbox = Mailbox(args.rank, self._transport_args(), self._run.root, self._store, self._datasets)
         self._mailbox.fail = self._fail
+        self._mailbox.script.fault = fault
         self._writers = Writers(self._run, self._experiment, args.attempt, args.rank, self._mailbox.post, self._fail)
 
     def run(self) -> ExitCode:

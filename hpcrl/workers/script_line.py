@@ -22,6 +22,8 @@ class WorkerScriptLine:
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self.failed = failed
+        self.fault: Callable[[str], None] = lambda point: None
+        """Told at each point where a test may strike."""
         self._post = post
         self._gather = gather
         self._answers: queue.SimpleQueue[ToScript | None] = queue.SimpleQueue()
@@ -31,12 +33,14 @@ class WorkerScriptLine:
         self._closed = False
 
     def ask(self, message: FromScript) -> None:
+        self.fault("script.ask")
         self._post(message)
 
     def hear(self) -> ToScript:
         answer = self._answers.get()
         if answer is None:
             raise StoppedError("the attempt is over.")
+        self.fault("script.answered")
         return answer
 
     def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:

@@ -1,20 +1,113 @@
 """Scripts: what they ask for is made, written down, and the same however often they are killed."""
 
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import toy_script
-from support.chaos import toy_experiment, whole_run
+from support.archives import archives
+from support.chaos import Remains, create_run, ends_alike, outputs, remains, toy_experiment, whole_run
+from support.faults import Strike
 
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Called, Closed, Done, Trained
+from hpcrl.durable.rundir import RunDirectory
+
+FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 ALGORITHM = f"{Path(toy_script.__file__)}:ALGORITHM"
+PATIENT = {"lost_after_s": 60.0, "start_timeout_s": 60.0}
 
 
 def scripted(**cluster: Any) -> Any:
-    return replace(toy_experiment(**({"lost_after_s": 60.0, "start_timeout_s": 60.0} | cluster)), algorithm=ALGORITHM)
+    return replace(toy_experiment(**(PATIENT | cluster)), algorithm=ALGORITHM)
 
 
-def test_a_script_runs(tmp_path: Path) -> None:
-    run = whole_run(tmp_path, scripted())
-    print(run)
+@pytest.fixture(scope="module")
+def whole() -> Iterator[RunDirectory]:
+    """A run that nothing has disturbed."""
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        yield whole_run(Path(name), scripted())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(whole: RunDirectory) -> Remains:
+    return remains(whole)
+
+
+def events(run: RunDirectory) -> list[Any]:
+    return [line.event for line in read_history(run).lines]
+
+
+def test_what_a_script_asks_for_is_written_down_before_all_that_follows_from_it(whole: RunDirectory) -> None:
+    found = events(whole)
+    assert None not in found
+    calls = {step: [it.call for it in found if isinstance(it, Called) and it.step == step] for step in range(1, 6)}
+    every = ["actor_gen", "actor_gen_2", "rew_inf", "critic_inf", "shifted", "critic_train"]
+    evaluation = ["eval_gen", "eval_rew"]
+    assert calls == {
+        1: every,
+        2: [*every, "actor_train"],
+        3: [*every, "actor_train", *evaluation],
+        4: [*every, "actor_train"],
+        5: [*every, "actor_train", *evaluation],
+    }
+    known: set[tuple[int, str]] = set()
+    done: Counter[tuple[int, str]] = Counter()
+    for it in found:
+        if isinstance(it, Called):
+            makers = {piece.call for pieces in it.inputs.values() for piece in pieces if piece.call}
+            assert {(it.step, maker) for maker in makers} <= known
+            known.add((it.step, it.call))
+            if it.call == "actor_train":  # by then the script had read the rewards
+                assert done[it.step, "rew_inf"] == 1
+        elif isinstance(it, Done | Trained):
+            assert (it.step, it.call) in known
+            done[it.step, it.call] += 1
+    turns = [it.turn for it in found if isinstance(it, Closed)]
+    assert [turn.versions for turn in turns if turn] == [
+        {"critic": step} | ({"actor": step - 1} if step > 1 else {}) for step in range(1, 6)
+    ]
+
+
+# Where the master or the script's worker, which is the third, passes; how often it has passed there before.
+POINTS = [
+    ("master", "master.ask", 1, "self"),
+    ("master", "master.ask", 9, "worker-2"),
+    ("master", "master.ask", 16, "all"),
+    ("master", "master.turn", 2, "self"),
+    ("master", "master.turn", 3, "worker-2"),
+    ("master", "journal.before", 6, "self"),
+    ("master", "journal.after", 12, "agent-0"),
+    ("master", "journal.after", 21, "worker-2"),
+    ("master", "manifest.published", 1, "self"),
+    ("worker-2", "script.ask", 4, "self"),
+    ("worker-2", "script.ask", 14, "master"),
+    ("worker-2", "script.answered", 8, "self"),
+    ("worker-2", "script.answered", 20, "all"),
+    ("worker-2", "worker.executed", 3, "self"),
+    ("worker-2", "spill.published", 2, "master"),
+    ("worker-0", "worker.call", 11, "self"),
+    ("worker-1", "worker.executed", 17, "worker-2"),
+    ("worker-0", "shard.published", 2, "worker-2"),
+]
+
+
+@pytest.mark.parametrize(("who", "point", "nth", "target"), POINTS)
+def test_a_script_that_is_killed_ends_as_if_nothing_had_happened(
+    undisturbed: Remains, tmp_path: Path, who: str, point: str, nth: int, target: str
+) -> None:
+    run = create_run(tmp_path / "run", scripted())
+    ends_alike(run, undisturbed, Strike(tmp_path, "strike", who, point, "KILL", target, nth))
+
+
+def test_what_the_script_says_of_a_step_is_in_its_row(whole: RunDirectory, undisturbed: Remains) -> None:
+    rows = {row["step"]: row for row in undisturbed.metrics}
+    assert all(rows[step]["script/loss"] == rows[step]["critic_train/loss"] for step in rows)
+    assert rows[3]["script/held_out"] == pytest.approx(rows[3]["eval_rew/r"])
+    assert list(archives(whole)) == [1, 2, 3, 4, 5], outputs(whole)
+    assert not list(itertools.filterfalse(rows.get, range(1, 6)))
