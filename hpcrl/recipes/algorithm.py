@@ -94,8 +94,8 @@ class Algorithm(Generic[E]):
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Call → the statistics that it reports."""
     script: Callable[[Any, E], None] | None = None
-    """(`hpcrl.controller.run.Run`, experiment): the loop over steps, which asks for calls of the recipe in any order, as
-    often as it likes, or not at all. None: each step makes every call once, as the graph says."""
+    """(`hpcrl.controller.run.Run`, experiment): the loop over steps, which asks for calls of the recipe in any order,
+    as often as it likes, or not at all. None: each step makes every call once, as the graph says."""
     host: str = "hpcrl.algos.host:TorchHost"
     """The class that holds its roles on model workers, as module:Class."""
     export: str = "hpcrl.placement.exporting:HuggingFaceExport"
