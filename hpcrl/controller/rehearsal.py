@@ -140,25 +140,29 @@ def _refused(experiment: ExperimentConfig, text: str, advice: str) -> Configurat
 
 
 def _traced(experiment: ExperimentConfig, first: int, last: int, state: str, clock_s: float, limit_s: float) -> Trace:
-    """Rehearse in a process of its own. Raises ConfigurationError where the script fails there."""
+    """Rehearse these turns. Raises ConfigurationError where the script fails in them."""
+    trace = _answered(experiment, Order(to_dict(experiment), os.getpid(), first, last, state, clock_s, limit_s))
+    if trace.error:
+        failed = trace.error.removeprefix("The script failed in ")
+        found = f"failed in {failed}" if failed != trace.error else f"failed:\n{trace.error}"
+        raise _refused(experiment, f"{found}\nIts rows were made up.", "\n".join((*trace.advice, OFF)))
+    return trace
+
+
+def _answered(experiment: ExperimentConfig, order: Order) -> Trace:
+    """What a process of its own answers. Raises ConfigurationError where it doesn't."""
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as name:
         folder = Path(name)
-        order = Order(to_dict(experiment), os.getpid(), first, last, state, clock_s, limit_s)
         (folder / ORDER).write_bytes(msgspec.json.encode(order))
         command = [sys.executable, "-m", "hpcrl.controller.rehearse", str(folder)]
-        environment = os.environ | {"PYTHONHASHSEED": str(first)}
+        environment = os.environ | {"PYTHONHASHSEED": str(order.first)}
         with open(folder / "said", "wb") as said:
             status = subprocess.call(
                 command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment
             )
-        if not (folder / TRACE).is_file():
-            raise _unanswered(experiment, status, (folder / "said").read_text(errors="replace"), limit_s)
-        trace = msgspec.json.decode((folder / TRACE).read_bytes(), type=Trace)
-    if trace.error:
-        failed = trace.error[:1].lower() + trace.error[1:] if trace.error.startswith("The script") else trace.error
-        advice = "\n".join((*trace.advice, OFF))
-        raise _refused(experiment, f"failed on made-up rows:\n{failed}", advice)
-    return trace
+        if (folder / TRACE).is_file():
+            return msgspec.json.decode((folder / TRACE).read_bytes(), type=Trace)
+        raise _unanswered(experiment, status, (folder / "said").read_text(errors="replace"), order.limit_s)
 
 
 def _unanswered(experiment: ExperimentConfig, status: int, said: str, limit_s: float) -> ConfigurationError:
