@@ -201,7 +201,7 @@ def lora_of(model: ModelConfig) -> LoraConfig | None:
 
 def shared_with(experiment: Any, role: str) -> str:
     """The role whose model this one is, without its adapters; empty where it has one of its own."""
-    section = getattr(experiment, role)
+    section = getattr(experiment, role, None)
     return section.of or "" if isinstance(section, ReferenceConfig) else ""
 
 

@@ -113,6 +113,12 @@ class Graph:
         return {call: sorted(edge.source for edge in edges if edge.target == call) for call in self}
 
 
+def recipe_name(name: str, calls: Collection[str]) -> str:
+    """The call of a recipe that a script asks for under a name: the second time in a step that is `actor_gen_2`."""
+    base, _, turn = name.rpartition("_")
+    return base if name not in calls and turn.isdigit() and base in calls else name
+
+
 def changes(calls: Iterable[MFC]) -> dict[str, str]:
     """train_step or blend → the role that it changes, in the order of the calls."""
     return {call.name: call.changes for call in calls if call.changes}

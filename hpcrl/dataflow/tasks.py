@@ -22,7 +22,8 @@ class Unit:
 class Version:
     """The parameters of a role, at one of its replicas, with its changes up to that of step `number` and none later.
 
-    A role changes once a step, from step 1 on: it is how many changes they have, too.
+    In a graph a role changes once a step, from step 1 on: it is how many changes they have, too. In a script it is that
+    alone.
     """
 
     role: str
@@ -45,10 +46,12 @@ class Task:
     read_until: int = 0
     in_step: bool = False
     shows: bool = False
+    makes: int = 0
+    """The version that a change makes; 0: that of its step."""
 
     @property
     def version(self) -> int:
         """The version of its role that a unit makes, or reads; 0 of a role that nothing changes."""
         if self.changes:
-            return self.unit.step
+            return self.makes or self.unit.step
         return 0 if self.reads is None else self.reads.number

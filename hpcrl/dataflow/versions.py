@@ -85,8 +85,8 @@ class _Role:
 
     def has_left(self, number: int) -> bool:
         """Whether a change after this version is executed, or on its way."""
-        done = self.newest is not None and self.newest.unit.step > number
-        return done or any(writer.offered and writer.unit.step > number for writer in self.writers.values())
+        done = self.newest is not None and self.newest.task.version > number
+        return done or any(writer.offered and writer.task.version > number for writer in self.writers.values())
 
 
 class Versions:
@@ -155,7 +155,7 @@ class Versions:
     def _read_home(self, held: Held, reads: Version) -> None:
         role = self._roles[reads.role]
         for writer in role.writers.values():
-            if writer.unit.step <= reads.number:
+            if writer.task.version <= reads.number:
                 held.wait_for(writer)
             else:
                 writer.wait_for(held)
@@ -178,7 +178,7 @@ class Versions:
         unit, reads = Unit(number, f"{version.role}@{version.replica}", 0), Version(version.role, number)
         move = Held(Task(unit, reads=reads), place, moves=version)
         self._read_home(move, reads)
-        made_by = [writer for writer in role.writers.values() if writer.unit.step <= number]
+        made_by = [writer for writer in role.writers.values() if writer.task.version <= number]
         for writer in made_by or ([] if role.newest is None else [role.newest]):
             move.follow_line_of(writer)
         older = [reader for reader in replica.readers.values() if reader.task.version < number]

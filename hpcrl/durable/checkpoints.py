@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from hpcrl.durable.files import DamagedFileError, FileRef, Files, unreadable
+from hpcrl.durable.journal import Turn
 from hpcrl.durable.older_lines import OlderLines
 
 READERS = 4
@@ -77,7 +78,8 @@ class Manifest(msgspec.Struct, frozen=True):
     `roles` maps a changed role to its shards in rank order, however many ranks it had; they lie in the manifest's own
     directory. `epoch` and `cursor` are where the data stood once the step's batch was taken, as in `Opened`. `digests`
     are those of the roles' parameters, as in the record of the step's train_step. `older` says what the lines of the
-    journals amount to that need not be read with this checkpoint; None where all are.
+    journals amount to that need not be read with this checkpoint; None where all are. `turn` is how the step's turn of
+    a script ended.
     """
 
     step: int
@@ -87,6 +89,7 @@ class Manifest(msgspec.Struct, frozen=True):
     cursor: int
     digests: dict[str, str]
     older: OlderLines | None = None
+    turn: Turn | None = None
 
 
 def write_shard(

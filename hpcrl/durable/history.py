@@ -18,6 +18,7 @@ from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
+    Called,
     Checkpointed,
     Chosen,
     Closed,
@@ -110,7 +111,7 @@ class Gaps:
         if event is None or isinstance(event, Forked):
             self.newest = self.lines = None
             return False
-        if not isinstance(event, Opened | Extended | Chosen | Done | Trained | Closed):
+        if not isinstance(event, Opened | Extended | Chosen | Called | Done | Trained | Closed):
             return False
         if isinstance(event, Opened):
             self.newest, self.lines = event.step, StepLines(event)
@@ -121,13 +122,21 @@ class Gaps:
             return True
         return lines is not None and event.step == lines.step and self._lacks_before(event, lines)
 
-    def _lacks_before(self, event: Extended | Chosen | Done | Trained | Closed, lines: StepLines) -> bool:
+    def _lacks_before(self, event: Extended | Chosen | Called | Done | Trained | Closed, lines: StepLines) -> bool:
         """Whether an event of the newest step presupposes a line of it that is not there."""
-        if isinstance(event, Extended | Chosen):
+        if isinstance(event, Extended | Chosen | Called):
             lacks = not lines.follows(event)
             self.lines = None if lacks else lines.with_line(event)
             return lacks
-        if isinstance(event, Done):
+        if lines.opened.scripted:
+            turn = event.turn if isinstance(event, Closed) else None
+            called = {line.call for line in lines.called}
+            lacks = (
+                turn is not None and turn.calls != len(called)
+                if isinstance(event, Closed)
+                else event.call not in called
+            )
+        elif isinstance(event, Done):
             lacks = lines.opened.chooses and event.part >= lines.calls.get(event.call, 0)
         else:
             lacks = not lines.is_whole

@@ -98,12 +98,11 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Called(_Event, frozen=True):
-    """The script has asked for a call, as its `number`-th ask in this step, on the samples `ids`.
+    """The script has asked for a call, as its `number`-th ask in this step, on the samples `ids`; `at` is where.
 
-    `call` is a call of the recipe, with `_2` behind it the second time in a step, and so on. `inputs` maps each key of
-    the graph that it reads to who made its rows, along the ids. `parts`, `partitions` and `minibatches` are as in
-    `Opened`, as positions in `ids`. `version` is that of its role's parameters which it reads, or makes; `settings` the
-    version of the run's settings in force. `arguments` are a computation's, as JSON, `at` is the place in the script.
+    `call` is one of the recipe, with `_2` behind it the second time in a step. `inputs`: key of the graph → who made
+    its rows, along the ids. `parts`, `partitions`, `minibatches` are as in `Opened`, positions in `ids`. `version` of
+    its role's parameters it reads, or makes. `arguments` are a computation's, as JSON.
     """
 
     step: int
@@ -119,10 +118,15 @@ class Called(_Event, frozen=True):
     arguments: str = ""
     at: str = ""
 
+    @property
+    def calls(self) -> dict[str, int]:
+        """As in `Opened`."""
+        return {self.call: self.parts}
+
 
 class Turn(msgspec.Struct, frozen=True):
-    """How a turn of a script ended: what lives from step to step, as JSON; the numbers that it logged; how many calls
-    it asked for; how many changes each role has had by then."""
+    """How a script's turn ended: what lives from step to step, as JSON; the numbers that it logged; how many calls it
+    asked for; how many changes each role has had by then."""
 
     state: str
     logged: dict[str, float]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpcrl.dataflow.graph import recipe_name
 from hpcrl.durable.checkpoints import Manifest, read_manifest
 from hpcrl.durable.exclusive import sync_directory
 from hpcrl.durable.files import FileRef
@@ -119,7 +120,8 @@ def plan_recovery(
                 lost[unit] = candidates[-1].done
             else:
                 recorded[unit] = found
-        replay += [step.trained[call] for call in changed_by if call in step.trained]
+        in_order = sorted(step.trained, key=lambda call: _place(call, changed_by))
+        replay += [step.trained[call] for call in in_order if recipe_name(call, changed_by) in changed_by]
     closed = (*(() if older is None else older.rows), *(event for event in events if isinstance(event, Closed)))
     first = 0 if cut is None else cut
     accepted, numerics = _from_first_to_last(events, older)
@@ -140,6 +142,12 @@ def plan_recovery(
         numerics=numerics,
         damage=tuple(damage),
     )
+
+
+def _place(call: str, changed_by: Mapping[str, str]) -> int:
+    """Of a call that changes a role, among those of a step."""
+    name = recipe_name(call, changed_by)
+    return list(changed_by).index(name) if name in changed_by else len(changed_by)
 
 
 def _from_first_to_last(events: Sequence[Event], older: Older | None) -> tuple[dict[str, str], dict[str, Numerics]]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from hpcrl.durable.journal import Chosen, Cuts, Event, Extended, Ids, Opened
+from hpcrl.durable.journal import Called, Chosen, Closed, Cuts, Event, Extended, Ids, Opened, Turn
 
-MadeOf = Opened | Extended | Chosen
+MadeOf = Opened | Extended | Chosen | Called
 
 
 class Cutting(NamedTuple):
@@ -20,11 +20,16 @@ class Cutting(NamedTuple):
 
 @dataclass(frozen=True)
 class StepLines:
-    """The lines of one step, as far as they are written. Steps that do not choose have one."""
+    """The lines of one step, as far as they are written. Steps that neither choose nor are scripted have one.
+
+    Of a scripted step `called` are the calls that were asked for, `turn` is how it ended, once it has.
+    """
 
     opened: Opened
     extended: tuple[Extended, ...] = ()
     chosen: Chosen | None = None
+    called: tuple[Called, ...] = ()
+    turn: Turn | None = None
 
     @property
     def step(self) -> int:
@@ -33,7 +38,7 @@ class StepLines:
     @property
     def all(self) -> tuple[MadeOf, ...]:
         """In the order in which they were written."""
-        return (self.opened, *self.extended, *(() if self.chosen is None else (self.chosen,)))
+        return (self.opened, *self.extended, *(() if self.chosen is None else (self.chosen,)), *self.called)
 
     @property
     def named(self) -> str:
@@ -77,7 +82,16 @@ class StepLines:
     @property
     def cursor(self) -> int:
         """Behind the last row drawn."""
-        return self.all[-1].cursor
+        drawn: tuple[Opened | Extended, ...] = (self.opened, *self.extended)
+        return drawn[-1].cursor if self.chosen is None else self.chosen.cursor
+
+    def trained_by(self, call: str) -> Ids:
+        """The samples that a train_step works on."""
+        return next((line.ids for line in self.called if line.call == call), self.trained)
+
+    def minibatches_of(self, call: str) -> Cuts:
+        """Its minibatches, as positions in these."""
+        return next((line.minibatches for line in self.called if line.call == call), self.minibatches)
 
     @property
     def calls(self) -> dict[str, int]:
@@ -93,18 +107,22 @@ class StepLines:
         for line in self.all:
             if call in line.calls:
                 ids, cuts = line.ids, line.partitions
-                if evaluates:
+                if evaluates and not isinstance(line, Called):
                     ids, cuts = self.opened.eval_ids, self.opened.eval_partitions
                 yield Cutting(ids, cuts, line.calls[call])
 
-    def follows(self, line: Extended | Chosen) -> bool:
+    def follows(self, line: Extended | Chosen | Called) -> bool:
         """Whether the line is the next of this step."""
+        if isinstance(line, Called):
+            return self.opened.scripted and line.step == self.step and line.number == len(self.called) + 1
         if self.is_whole or line.step != self.step:
             return False
         return line.round == len(self.rounds) if isinstance(line, Extended) else line.cursor == self.cursor
 
-    def with_line(self, line: Extended | Chosen) -> "StepLines":
+    def with_line(self, line: Extended | Chosen | Called) -> "StepLines":
         """The step with its next line."""
+        if isinstance(line, Called):
+            return replace(self, called=(*self.called, line))
         if isinstance(line, Extended):
             return replace(self, extended=(*self.extended, line))
         return replace(self, chosen=line)
@@ -116,6 +134,8 @@ def steps_in(events: Iterable[Event]) -> dict[int, StepLines]:
     for event in events:
         if isinstance(event, Opened):
             steps[event.step] = StepLines(event)
-        elif isinstance(event, Extended | Chosen) and event.step in steps:
+        elif isinstance(event, Extended | Chosen | Called) and event.step in steps:
             steps[event.step] = steps[event.step].with_line(event)
+        elif isinstance(event, Closed) and event.turn is not None and event.step in steps:
+            steps[event.step] = replace(steps[event.step], turn=event.turn)
     return steps

@@ -18,6 +18,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, WorkerEnded, WorkersReady
 from hpcrl.master.allocation import EVERYTHING, AllocationWatch
 from hpcrl.master.attempt_records import AttemptRecords
+from hpcrl.master.driver import Driver
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
 from hpcrl.master.growth import Growth, Joining
@@ -27,6 +28,7 @@ from hpcrl.master.numerics import Computing, devices, expected_memory
 from hpcrl.master.pace import Pace
 from hpcrl.master.reactor import Reactor, Report
 from hpcrl.master.schedule import RunSchedule
+from hpcrl.master.script_driver import ScriptDriver
 from hpcrl.master.stalls import Stalls
 from hpcrl.master.stepping import RunData, StepSource
 from hpcrl.master.surroundings import Surroundings
@@ -70,7 +72,7 @@ class Attempt:
         self._broken_before = broken_before
         self._clock = clock
         self._plan: Plan | None = None
-        self._driver: GraphDriver | None = None
+        self._driver: Driver | None = None
         self._stalls = Stalls(self._cluster.stalled_after_s, clock)
         self._growth = growth
         self._joining = Joining(growth, reactor, self.note)
@@ -224,14 +226,14 @@ class Attempt:
         return source
 
     def _work(self, plan: Plan, source: StepSource, steps: int) -> Ending:
-        """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for.
-        `steps` is how many the run has."""
+        """Drive the graph, or follow the script, until something ends it; once told to go, calls in flight are what is
+        still waited for. `steps` is how many the run has."""
         files = self._files
         around = Surroundings(self._reactor.send, self.note, self.follow, files.fault, self._clock)
         computing = Computing(dict(self._members.hellos), dict(self._members.ready))
-        driver = self._driver = self._reactor.while_beating(
-            lambda: GraphDriver(self._files, plan, source, around, computing)
-        )
+        is_scripted = algorithm_of(self._settings.newest).script is not None
+        kind: type[ScriptDriver | GraphDriver] = ScriptDriver if is_scripted else GraphDriver
+        driver = self._driver = self._reactor.while_beating(lambda: kind(self._files, plan, source, around, computing))
         self._watch.ask_ends()
         files.watch(self._doing)
         while True:
@@ -260,7 +262,7 @@ class Attempt:
         if not self.situation().told_to_go:
             self._joining.weigh(step_s, left_s)
 
-    def _watch_the_end(self, driver: GraphDriver) -> None:
+    def _watch_the_end(self, driver: Driver) -> None:
         """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
         driver.pace.time_left_s = self._watch.time_left_s() - END_MARGIN_S
         if why := driver.out_of_time:
@@ -327,7 +329,7 @@ class Attempt:
             at_work=driver is not None and not self._is_at_rest(driver),
         )
 
-    def _is_at_rest(self, driver: GraphDriver) -> bool:
+    def _is_at_rest(self, driver: Driver) -> bool:
         """Whether nothing is waited for any more; calls in flight have their time, open steps as long as they take."""
         grace_s = 0.0 if self._reactor.commands.stop == "now" else self._cluster.grace_s
         return driver.is_closed_up or driver.dispatcher.has_drained(grace_s)

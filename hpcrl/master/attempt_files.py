@@ -202,7 +202,7 @@ class AttemptFiles:
         shards = {role: tuple(refs) for role, refs in roles.items()}
         step = of.step
         older = self._journal.older_than(step, self._rows.first)
-        manifest = Manifest(step, self.number, shards, of.opened.epoch, of.cursor, dict(digests), older)
+        manifest = Manifest(step, self.number, shards, of.opened.epoch, of.cursor, dict(digests), older, of.turn)
         path = self._run.manifest(step, self.number)
         ref = write_manifest(self._run.files, path, manifest)
         self.append([Checkpointed(step, ref)])

@@ -182,7 +182,7 @@ class Dispatcher:
             request = replace_in(
                 order,
                 ids=ids,
-                sources=self.rows.sources(unit.step, job.inputs, ids, rank),
+                sources=self.rows.gathered(unit.step, job.inputs, ids, rank),
                 shown=tuple(sample for sample in job.shown.ids if sample in mine),
                 places=tuple(cut.places[sample] for sample in ids) if cut.sizes else (),
             )
@@ -196,7 +196,7 @@ class Dispatcher:
         """The samples of each part. What was made for them is executed, so that its lengths are known."""
         if job.share_out is None:
             return [job.ids]
-        return job.share_out(self.rows.longest(job.task.unit.step, job.inputs, job.ids))
+        return job.share_out(self.rows.all_longest(job.task.unit.step, job.inputs, job.ids))
 
     # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def hear(self, body: Syn | Reply | Moved | Spilled) -> Task | None:
@@ -345,11 +345,14 @@ class Dispatcher:
         return tuple(result.shown[rank] for rank in result.job.heads if rank in result.shown)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
-    def lines(self) -> list[Done | Trained]:
-        """Every line that may be written now, each after the lines of what it consumed. They are written next."""
+    def lines(self, may: Callable[[Unit], bool] = lambda unit: True) -> list[Done | Trained]:
+        """Every line that may be written now, each after the lines of what it consumed. They are written next.
+
+        Those of units that may not, says the driver, wait.
+        """
         again = [unit for unit, result in self._results.items() if result.again]
         lines: list[Done | Trained] = [line for unit in again if (line := self._results.pop(unit).again)]
-        while units := self._readiness.recordable():
+        while units := [unit for unit in self._readiness.recordable() if may(unit)]:
             for unit in units:
                 lines.append(self._line(unit))
                 self._readiness.recorded(unit)

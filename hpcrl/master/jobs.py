@@ -14,6 +14,9 @@ from hpcrl.master.shown import NOTHING, ToShow
 from hpcrl.placement.plan import Part
 from hpcrl.wire.messages import Move, Moved, Reply, Request, Spilled
 
+Inputs = Sequence[tuple[tuple[Key, ...], Ids]]
+"""The keys of rows that a unit reads, of the samples that have these makers: of all, but where a script mixes them."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -26,7 +29,7 @@ class Job:
     """
 
     task: Task
-    inputs: tuple[Key, ...]
+    inputs: Inputs
     outputs: tuple[str, ...]
     ranks: tuple[int, ...]
     heads: tuple[int, ...]

@@ -1,8 +1,9 @@
 """The steps under way, by the lines of their making, and the scores by which the newest one chooses. No I/O."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from hpcrl.durable.journal import Chosen, Extended
+from hpcrl.durable.journal import Called, Chosen, Extended, Turn
 from hpcrl.durable.step_lines import StepLines
 
 
@@ -34,11 +35,17 @@ class OpenSteps:
         self._lines[lines.step] = self.last = lines
         self._scores.clear()
 
-    def follow(self, line: Extended | Chosen) -> StepLines:
+    def follow(self, line: Extended | Chosen | Called) -> StepLines:
         """The newest step has one line more: all of it."""
         assert self.last is not None and self.last.follows(line)
         self._lines[line.step] = self.last = self.last.with_line(line)
         return self.last
+
+    def ended(self, step: int, turn: Turn) -> None:
+        """The turn of the script that is this step has ended so."""
+        self._lines[step] = replace(self._lines[step], turn=turn)
+        if self.last is not None and self.last.step == step:
+            self.last = self._lines[step]
 
     def scored(self, ids: Sequence[str], scores: Sequence[float]) -> None:
         """What was recorded of samples of the newest step."""

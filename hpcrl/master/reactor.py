@@ -39,6 +39,7 @@ from hpcrl.wire.messages import (
     WorkerHello,
     WorkerReady,
 )
+from hpcrl.wire.script_messages import CallAsked, NextTurn, RowsAsked, ScriptEnded, TurnEnded
 
 TICK_MS = 50
 QUICK_TICK_S = 0.005
@@ -269,6 +270,8 @@ class Reactor:
             case WorkerReady() | Failed() if self.members.is_current(identity):
                 self._told_of_itself(body)
             case Moved() | Spilled() | ShardWritten() | ShardsVerified() | ExportWritten():
+                self._report(identity, body)
+            case NextTurn() | CallAsked() | TurnEnded() | RowsAsked() | ScriptEnded():
                 self._report(identity, body)
 
     def _report(self, identity: bytes, body: Report) -> None:

@@ -8,6 +8,7 @@ from hpcrl.data.samples import SampleMeta
 from hpcrl.wire.holders import FROM_DATA, Holder, InMemory, RowSource
 
 Holders = tuple[Holder, ...]
+Ids = Sequence[str]
 
 
 class Key(NamedTuple):
@@ -60,6 +61,25 @@ class RowTable:
         made = [self._lengths[step, call][key] for call, key in keys if call != FROM_DATA]
         columns = [map(of_key.__getitem__, ids) for of_key in made]
         return list(map(max, zip(*columns, strict=True))) if made else [0] * len(ids)
+
+    def all_longest(self, step: int, inputs: Sequence[tuple[Sequence[Key], Sequence[str]]], ids: Ids) -> list[int]:
+        """As `longest`, where samples have rows of different makers."""
+        if len(inputs) <= 1:
+            return self.longest(step, inputs[0][0] if inputs else (), ids)
+        found = {
+            sample: size for keys, of in inputs for sample, size in zip(of, self.longest(step, keys, of), strict=True)
+        }
+        return [found[sample] for sample in ids]
+
+    def gathered(
+        self, step: int, inputs: Sequence[tuple[Sequence[Key], Sequence[str]]], ids: Ids, reader: int
+    ) -> tuple[RowSource, ...]:
+        """As `sources`, where samples have rows of different makers."""
+        if len(inputs) <= 1:
+            return self.sources(step, inputs[0][0] if inputs else (), ids, reader)
+        wanted = set(ids)
+        mine = ((keys, [sample for sample in of if sample in wanted]) for keys, of in inputs)
+        return tuple(source for keys, of in mine for source in self.sources(step, keys, of, reader))
 
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""

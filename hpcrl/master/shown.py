@@ -27,20 +27,22 @@ NOTHING = ToShow()
 
 def to_show(
     lines: StepLines,
-    call: MFC,
+    mfc: MFC,
+    call: str,
     experiment: ExperimentConfig,
     recovery: RecoveryPlan,
     meta_of: Callable[[SpillRef], SampleMeta],
 ) -> ToShow:
-    """Of a train step without a line, all samples that stay; of a replay, those of which a file is not whole."""
-    if not call.shown:
+    """Of a train step without a line, all samples of its that stay; of a replay, those of which a file is not whole."""
+    if not mfc.shown:
         return NOTHING
-    kept = kept_samples(experiment, lines).get("train", ())
-    if not any((line.step, line.call) == (lines.step, call.name) for line in recovery.replay):
+    worked = set(lines.trained_by(call))
+    kept = tuple(sample for sample in kept_samples(experiment, lines).get("train", ()) if sample in worked)
+    if not any((line.step, line.call) == (lines.step, call) for line in recovery.replay):
         return ToShow(kept)
     left = recovery.left.get(lines.step)
-    if left is None or (call.name, 0) not in left.awaited:
+    if left is None or (call, 0) not in left.awaited:
         return NOTHING
-    had = left.shown.get(call.name, ())
+    had = left.shown.get(call, ())
     there = {sample for file in had for sample in meta_of(SpillRef(file)).ids}
     return ToShow(tuple(sample for sample in kept if sample not in there), had)

@@ -1,6 +1,6 @@
 """The statistics of open steps, and the row that they make. No clock, no I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hpcrl.dataflow.tasks import Unit
 from hpcrl.durable.journal import Done, Event, Stats
@@ -16,6 +16,7 @@ class StepMetrics:
         self._limits = limits
         self._stats: dict[int, dict[str, dict[int, Stats]]] = {}
         self._settings: dict[int, int] = {}
+        self._logged: dict[int, Mapping[str, float]] = {}
 
     def opened(self, step: int) -> None:
         self._stats[step], self._settings[step] = {}, 0
@@ -23,6 +24,14 @@ class StepMetrics:
     def put(self, unit: Unit, stats: Stats, settings: int = 0) -> None:
         self._stats[unit.step].setdefault(unit.call, {})[unit.part] = stats
         self._settings[unit.step] = max(self._settings[unit.step], settings)
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """What the run's script says of a step."""
+        self._logged[step] = numbers
+
+    def means(self, step: int, call: str) -> dict[str, float]:
+        """Of each statistic of a call, over its parts."""
+        return means_of([stats for _, stats in sorted(self._stats[step].get(call, {}).items())])
 
     def row(self, lines: StepLines) -> dict[str, int | float]:
         """The step's row: total / weight of every statistic over the parts, where its weight is not 0. No clock in it.
@@ -34,10 +43,9 @@ class StepMetrics:
         if lines.opened.chooses:
             row |= {"drawn": len(lines.ids), "rounds": len(lines.rounds)}
         row["settings"] = self._settings[step]
-        for call, by_part in sorted(self._stats[step].items()):
-            means = means_of([stats for _, stats in sorted(by_part.items())])
-            row |= {f"{call}/{name}": mean for name, mean in means.items()}
-        return row
+        for call in sorted(self._stats[step]):
+            row |= {f"{call}/{name}": mean for name, mean in self.means(step, call).items()}
+        return row | {f"script/{name}": number for name, number in sorted(self._logged.get(step, {}).items())}
 
     def reported(self, step: int) -> set[str]:
         """The statistics that some call of the step has reported, those included to which nothing counted."""
@@ -54,3 +62,4 @@ class StepMetrics:
         for step in steps:
             self._stats.pop(step, None)
             self._settings.pop(step, None)
+            self._logged.pop(step, None)

@@ -113,6 +113,7 @@ class StepSource:
         self._in_background = in_background
         self._measuring: Future[None] | None = None
         sizes = self._sizes(plan.calls, "eval") if data.eval_ids else []
+        self._scripted = algorithm_of(experiment).script is not None
         self._eval_partitions = {str(dp): data.divide("eval", data.eval_ids, dp)[1] for dp in sizes}
 
     # ── ahead of time ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,9 +153,9 @@ class StepSource:
         batch = self._batch_after(before)
         due = self.schedule.due(step, self._epochs_ended(batch, before))
         ids = batch.ids if due.train else ()
-        chooses = due.train and self._data.choice is not None
+        chooses = due.train and self._data.choice is not None and not self._scripted
         calls = [call for call in self._plan.calls if (due.train if call.dataset == "train" else due.evaluate)]
-        calls = [call for call in calls if not chooses or call.precedes_choice]
+        calls = [call for call in calls if not self._scripted and (not chooses or call.precedes_choice)]
         minibatches, partitions = self._cut(ids, calls, trained=not chooses)
         return Opened(
             step=step,
@@ -163,13 +164,14 @@ class StepSource:
             cursor=batch.next_cursor if due.train else self._cursor(before),
             calls={call.name: self._plan.units(call.name) for call in calls},
             partitions=partitions,
-            minibatches=() if chooses else minibatches,
+            minibatches=() if chooses or self._scripted else minibatches,
             seed=self._seed,
             checkpoint=due.checkpoint or not self._plan.changes,  # where no role changes, a cut costs nothing
             export=due.export,
             eval_ids=self._data.eval_ids if due.evaluate else (),
-            eval_partitions=self._eval_partitions if due.evaluate else {},
+            eval_partitions=self._eval_partitions if due.evaluate and not self._scripted else {},
             chooses=chooses,
+            scripted=self._scripted,
             empty_before=before.opened.empty_before + 1 if before is not None and before.is_empty else 0,
         )
 
@@ -192,27 +194,36 @@ class StepSource:
             "too easy.",
         )
 
+    def cut_call(self, mfc: MFC, ids: Ids) -> tuple[int, dict[str, Cuts], Cuts]:
+        """How a call that a script asks for is cut: (parts, partitions, minibatches), as in `Called`."""
+        if mfc.changes:
+            return 1, {}, self._data.divide("train", ids, 1)[0] if ids else ()
+        parts = self._plan.units(mfc.name)
+        return parts, {str(parts): self._data.divide(mfc.dataset, ids, parts, trained=False)[1]}, ()
+
     def parts(self, lines: StepLines, call: str) -> Sequence[Ids]:
         """The ids of each part that a call is made in; a train_step is one, whose shares are cut later, a blend one of
         none."""
         mfc = self._plan.call(call)
         if mfc.changes:
-            return [() if mfc.blends else lines.trained]
+            return [() if mfc.blends else lines.trained_by(call)]
         cuttings = lines.cuttings(call, evaluates=mfc.dataset == "eval")
         return [part for ids, cuts, count in cuttings for part in take(ids, cuts[str(count)])]
 
-    def minibatches(self, lines: StepLines, settings: int) -> tuple[Ids, ...]:
-        """The ids of each minibatch, under this version of the settings; of all passes, where these differ."""
+    def minibatches(self, lines: StepLines, call: str, settings: int) -> tuple[Ids, ...]:
+        """The ids of each minibatch of a train_step, under this version of the settings; of all passes, where these
+        differ."""
         experiment = self._earlier.get(settings, self.experiment)
-        cut, batch = take(lines.trained, lines.minibatches), algorithm_of(experiment).batch(experiment)
+        cut = take(lines.trained_by(call), lines.minibatches_of(call))
+        batch = algorithm_of(experiment).batch(experiment)
         return minibatches_of_all_passes(batch, cut, experiment.seed, lines.step)
 
-    def shares(self, lines: StepLines, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
+    def shares(self, lines: StepLines, call: str, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
         """The ids of each part of a train_step, balanced minibatch by minibatch.
 
         `made` are the tokens of each sample's longest row among those that calls have made for the train_step.
         """
-        return self._data.share_out(lines.trained, lines.minibatches, made, parts)
+        return self._data.share_out(lines.trained_by(call), lines.minibatches_of(call), made, parts)
 
     def _extend(self, lines: StepLines, rows: int) -> Extended:
         calls = [call for call in self._plan.calls if call.precedes_choice]

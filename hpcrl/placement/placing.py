@@ -9,7 +9,7 @@ from hpcrl.config.fields import sections_of
 from hpcrl.config.model import CallPlacement, CPUPlacementConfig, ModelConfig, PlacementConfig, models_of, shared_with
 from hpcrl.dataflow.graph import MFC
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
-from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.algorithm import SCRIPT, algorithm_of
 
 
 class Placed(NamedTuple):
@@ -42,6 +42,8 @@ def mesh_of(experiment: ExperimentConfig, role: str, nodes: int) -> Ranks:
     """The workers that hold a role. Raises ValueError where its mesh names none."""
     role = shared_with(experiment, role) or role
     slots, owners = experiment.cluster.workers_per_node, cpu_roles(experiment)
+    if role == SCRIPT:
+        return (nodes * (slots + len(owners)),)
     if role in owners:
         return tuple(nodes * slots + rank for rank, owner in enumerate(owners * nodes) if owner == role)
     return parse_mesh(getattr(experiment, role).mesh, nodes, slots)
@@ -51,6 +53,8 @@ def home_of(experiment: ExperimentConfig, role: str, nodes: int) -> Placed:
     """Where a role is trained and saved; one that is another's model is where that is. Raises ValueError where there is
     no such layout or mesh."""
     role = shared_with(experiment, role) or role
+    if role == SCRIPT:
+        return _placed(None, mesh_of(experiment, role, nodes), "")
     return _placed(getattr(experiment, role).layout, mesh_of(experiment, role, nodes), _backend(experiment, role))
 
 

@@ -10,7 +10,7 @@ from hpcrl.backends.backend import CutBy
 from hpcrl.config.changes import RunSettings, with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import Between, shared_with
-from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes
+from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes, recipe_name
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.placement.abilities import cut_by, server_of
@@ -18,7 +18,7 @@ from hpcrl.placement.candidate import Candidate, candidate_of
 from hpcrl.placement.layouts import Axis, Layout, Ranks, neighbours, parse_layout
 from hpcrl.placement.placing import Placed, cpu_roles
 from hpcrl.placement.shards import Cut, cut_of
-from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.algorithm import SCRIPT_HOST, algorithm_of
 
 SUMMED: tuple[Axis, ...] = ("dp", "tp")
 """Along these gradients and activations are added up."""
@@ -117,7 +117,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     """Call → the model that makes it."""
     replicas: tuple[ReplicaPlan, ...]
     workers: tuple[WorkerPlan, ...]
-    """By rank: the model workers of all nodes, then their CPU workers."""
+    """By rank: the model workers of all nodes, then their CPU workers, then the run's script, where it has one."""
     experiment: dict[str, Any]
     micro_batches: dict[str, int] = {}
     """Call → the most tokens in one of its forward passes on a worker; of those that a model of hpcrl's makes."""
@@ -148,11 +148,12 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         return changes(self.calls)
 
     def call(self, name: str) -> MFC:
-        return self._calls[name]
+        """The call of the recipe; a script's second one in a step has a name of its own."""
+        return self._calls[recipe_name(name, self._calls)]
 
     def replica(self, call: str) -> ReplicaPlan:
         """Where a call is made."""
-        return self.placed(self.at[call])
+        return self.placed(self.at[self.call(call).name])
 
     def placed(self, model: ModelName) -> ReplicaPlan:
         return self._replicas[model]
@@ -298,6 +299,8 @@ def _workers(experiment: ExperimentConfig, nodes: Sequence[int]) -> tuple[Worker
             host = algorithm.roles[role].host
             assert host is not None, role
             seats.append((node, slot, host))
+    if algorithm.script is not None:
+        seats.append((nodes[0], slots + len(owners), SCRIPT_HOST))
     return tuple(WorkerPlan(rank, *seat) for rank, seat in enumerate(seats))
 
 

@@ -101,6 +101,10 @@ class Algorithm(Generic[E]):
     export: str = "hpcrl.placement.exporting:HuggingFaceExport"
     """The class that assembles the exports of its roles, as module:Class."""
 
+    def __post_init__(self) -> None:
+        if self.script is not None:
+            object.__setattr__(self, "roles", {**self.roles, SCRIPT: RoleKind(SCRIPT_HOST, host=SCRIPT_HOST)})
+
     def evaluates(self, experiment: E) -> bool:
         """Whether some step may evaluate."""
         return evaluates(experiment, self.rows)

@@ -13,7 +13,7 @@ from hpcrl.config.model import CPUPlacementConfig, ModelConfig, PlacementConfig
 from hpcrl.dataflow.graph import lags_beyond_choice
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import ROUTER_STATISTICS
-from hpcrl.recipes.algorithm import Algorithm, algorithm_of
+from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
 
 
 def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -41,6 +41,8 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
     for maker, key in ((call.name, key) for call in calls for key in (*call.outputs, *call.shown) if key not in forms):
         yield f"its call {maker} makes key {key!r}, but `made` does not say of which form its rows are"
     for role in dict.fromkeys(call.role for call in calls):
+        if role == SCRIPT and algorithm.script is not None:
+            continue
         if role not in algorithm.roles:
             yield f"its recipe calls role {role!r}, but its roles are {', '.join(algorithm.roles)}"
             continue

@@ -14,6 +14,7 @@ from hpcrl.errors import Nature
 from hpcrl.figures import Figures
 from hpcrl.whereabouts import Doing
 from hpcrl.wire.holders import RowSource
+from hpcrl.wire.script_messages import FromScript, ToScript
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -373,10 +374,11 @@ ToMaster = (
     | Failed
     | Here
     | Beat
+    | FromScript
 )
-Report = Syn | Reply | Moved | Spilled | ShardWritten | ShardsVerified | ExportWritten
+Report = Syn | Reply | Moved | Spilled | ShardWritten | ShardsVerified | ExportWritten | FromScript
 """What workers say of their calls."""
 ToAgent = StartWorkers | WorkersConnected | ShowStacks | Finish | AreYouThere | Beat
-ToWorker = Begin | Request | Move | LetGo | Ack | Save | Verify | Assemble | Finish | AreYouThere | Beat
+ToWorker = Begin | Request | Move | LetGo | Ack | Save | Verify | Assemble | Finish | AreYouThere | Beat | ToScript
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer

@@ -18,6 +18,8 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.wire.address import LOOPBACK_ONLY, Network
+from hpcrl.wire.holders import RowSource
+from hpcrl.wire.script_messages import FromScript, ToScript
 from hpcrl.workers.meter import Meter
 
 Stats = Mapping[str, tuple[float, ...]]
@@ -34,6 +36,23 @@ class Door(NamedTuple):
     socket: Path
     attempt: int
     patience_s: float
+
+
+class ScriptLine(Protocol):
+    """Of a worker to its master, for the script that it runs. For any thread."""
+
+    def ask(self, message: FromScript) -> None: ...
+
+    def hear(self) -> ToScript:
+        """The next that the master says; waits for it."""
+        ...
+
+    def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:
+        """The rows of these samples, in this order; waits for them."""
+        ...
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """The script has raised: the attempt ends."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +75,8 @@ class HostContext:
     """By model: where what makes responses of it for this worker is reached, as far as servers do."""
     meter: Meter = field(default_factory=Meter)
     """Told what this worker's calls do."""
+    script: "ScriptLine | None" = None
+    """What a script's host says to the master, and hears: of no other."""
     told: Callable[[str], None] = nobody_is_told
     """Told in a few words what is being loaded, and how far it is: whoever makes progress is waited for. Reading and
     computing, of a compiler say, are progress by themselves from the first word on; before, it joins its peers."""

@@ -42,9 +42,11 @@ from hpcrl.wire.messages import (
     Syn,
     Verify,
 )
+from hpcrl.wire.script_messages import CallExecuted, NoMoreTurns, RowsAt, ScriptBegins, TurnBegun
 from hpcrl.workers.inputs import Gathered, Inputs, Peripherals, without_inputs
 from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore
+from hpcrl.workers.script_line import WorkerScriptLine
 from hpcrl.workers.transport import Transport, TransportArgs
 
 Job = Begin | Save | Verify | Assemble | Finish | Move | LetGo | Gathered
@@ -72,10 +74,12 @@ class Mailbox:
             read_spill=self._read_spill,
             in_background=self._readers.submit,
             later=self._transport.later,
-            ready=lambda request: self._transport.send(Syn(request, rank)),
+            ready=self._ready,
             fail=lambda what, error: self.fail(what, error),
         )
         self._inputs = Inputs(rank, store, through)
+        self.script = WorkerScriptLine(self.post, self._gather_later, lambda what, error: self.fail(what, error))
+        """Used where this worker runs a script."""
         self.fail: Callable[[str, BaseException], None] = self.failed
         """What is done about inputs that cannot be had."""
 
@@ -109,6 +113,16 @@ class Mailbox:
 
         self._transport.beat = beat
 
+    def _ready(self, request: int) -> None:
+        """All rows of a request are here: the master's waits for its go, the script's own is taken."""
+        if request >= 0:
+            self._transport.send(Syn(request, self._rank))
+        elif (gathered := self._inputs.take(request)) is not None:
+            self.script.arrived(request, gathered.inputs)
+
+    def _gather_later(self, request: Request) -> None:
+        self._transport.later(lambda: self._inputs.gather(request))
+
     def close(self) -> None:
         """Send what was posted, and hear no more."""
         self._transport.stop()
@@ -141,6 +155,8 @@ class Mailbox:
                 self.jobs.put(body)
             case Move() | LetGo() | Save() | Verify() | Assemble() | Finish():
                 self.jobs.put(body)
+            case ScriptBegins() | TurnBegun() | NoMoreTurns() | CallExecuted() | RowsAt():
+                self.script.answered(body)
 
     def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:
         return self._rows.serve(fetch)

@@ -141,6 +141,7 @@ class ModelWorker:
             attempt=args.attempt,
             servers={model: Door(Path(door), args.attempt, patience_s) for model, door in args.servers.items()},
             meter=self._meter,
+            script=self._mailbox.script,
             told=lambda what: self._mailbox.starting(what, self._newest),
         )
 
@@ -336,6 +337,7 @@ class ModelWorker:
         self._mailbox.post(Moved(move.id, self._args.rank, arrived.home, arrived.replica, seconds))
 
     def _leave(self, code: ExitCode) -> ExitCode:
+        self._mailbox.script.close()
         self._writers.close()
         self._host.close()
         self._mailbox.close()

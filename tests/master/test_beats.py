@@ -120,7 +120,7 @@ def test_no_step_is_tokenised_on_the_thread_that_beats(
         lines = StepLines(source.open(step, lines))
         for call in lines.opened.calls:
             source.parts(lines, call)
-        source.shares(lines, [0] * len(lines.trained), 1)
+        source.shares(lines, "actor_train", [0] * len(lines.trained), 1)
     reactor.close()
     assert threads and all(name.startswith("slow") for name in threads)
 

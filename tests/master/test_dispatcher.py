@@ -27,11 +27,11 @@ def script() -> list[Job]:
     """Two calls that make the same key, each on a worker of its own, and one on both that consumes both."""
     reads = Version("actor", 0)
     return [
-        Job(Task(ONE, reads=reads), (Key(FROM_DATA, "x"),), ("y",), (0,), (0,), IDS),
-        Job(Task(TWO, reads=reads), (Key(FROM_DATA, "x"),), ("y",), (1,), (1,), IDS),
+        Job(Task(ONE, reads=reads), [((Key(FROM_DATA, "x"),), IDS)], ("y",), (0,), (0,), IDS),
+        Job(Task(TWO, reads=reads), [((Key(FROM_DATA, "x"),), IDS)], ("y",), (1,), (1,), IDS),
         Job(
             Task(TRAIN, consumes=(ONE, TWO), changes="actor"),
-            (Key("one", "y"), Key("two", "y")),
+            [((Key("one", "y"), Key("two", "y")), IDS)],
             (),
             (0, 1),
             (0, 1),

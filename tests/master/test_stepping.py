@@ -61,8 +61,12 @@ def test_a_train_step_is_shared_out_among_as_many_parts_as_there_are_by_what_its
     opened = steps(few)[1]
     made = [1 + (7 * place) % 60 for place in range(len(opened.ids))]
     assert "4" not in opened.partitions
-    shares = many.shares(StepLines(opened), made, 4)
-    assert shares == few.shares(StepLines(opened), made, 4) != few.shares(StepLines(opened), [0] * len(made), 4)
+    shares = many.shares(StepLines(opened), "actor_train", made, 4)
+    assert (
+        shares
+        == few.shares(StepLines(opened), "actor_train", made, 4)
+        != few.shares(StepLines(opened), "actor_train", [0] * len(made), 4)
+    )
     assert sorted(sum(shares, ())) == sorted(opened.ids)
     assert few.parts(StepLines(opened), "actor_train") == [opened.ids]
 

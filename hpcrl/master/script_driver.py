@@ -1,0 +1,315 @@
+"""Drives one attempt of a script: makes the calls that it asks for, writes them down, and answers.
+
+A turn of the script's loop is a step. Nothing is fixed when it opens but its samples: each call has a line of its own
+(`Called`), which waits for the lines of all that the script had read by then; the call itself is sent at once. In an
+attempt that goes on, the script runs from its first line, and begins with the turn after the checkpoint's: what it
+asks for is compared with the lines, and what is recorded is answered at once, changes of roles being replayed behind.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import assert_never
+
+from hpcrl.dataflow.graph import MFC
+from hpcrl.dataflow.tasks import Task, Unit, Version
+from hpcrl.durable.journal import Called, Done, Event, Ids, Trained, Turn
+from hpcrl.durable.recovery import UnitKey
+from hpcrl.durable.step_lines import StepLines
+from hpcrl.errors import DataError, InternalError
+from hpcrl.master.attempt_records import AttemptRecords
+from hpcrl.master.driver import Driver
+from hpcrl.master.numerics import Computing
+from hpcrl.master.stepping import StepSource
+from hpcrl.master.surroundings import Surroundings
+from hpcrl.master.turn import OpenTurn, consumed, keys_of, of_rows, unlike_call, unlike_end
+from hpcrl.placement.plan import Plan
+from hpcrl.wire.holders import InSpill
+from hpcrl.wire.script_messages import (
+    CallAsked,
+    CallExecuted,
+    FromScript,
+    NextTurn,
+    NoMoreTurns,
+    RowsAsked,
+    RowsAt,
+    ScriptBegins,
+    ScriptEnded,
+    ToScript,
+    TurnBegun,
+    TurnEnded,
+)
+
+AS_IT_WAS = "Resume with the script as it was: what decides what it asks for has to be in run.state."
+
+
+class ScriptDiverged(DataError):
+    """A script that ran again asked for something else than it had."""
+
+
+class ScriptDriver(Driver):
+    """From what was recovered to the end of the run."""
+
+    def __init__(
+        self, attempt: AttemptRecords, plan: Plan, source: StepSource, around: Surroundings, computing: Computing
+    ) -> None:
+        super().__init__(attempt, plan, source, around, computing, window=2)
+        recovery = attempt.recovery
+        self._rank = plan.workers[-1].rank
+        self._turns: dict[int, OpenTurn] = {}
+        self._left = {lines.step: lines for lines in recovery.opened}
+        """What older attempts have of steps that the script has yet to come to."""
+        self._wanted: NextTurn | None = None
+        cut, before = (0, None) if recovery.checkpoint is None else (recovery.checkpoint.step, recovery.checkpoint.turn)
+        self._versions = Counter({} if before is None else before.versions)
+        """How many changes each role has had that were asked for."""
+        self._expect_replays()
+        self._steps.last = recovery.last_opened
+        self._source.look_ahead(recovery.last_opened)
+        self._export_loaded()
+        if self._source.schedule.has_stopped([row.metrics for row in recovery.metrics]):
+            self._no_more_steps = True
+        self._answer(ScriptBegins(cut + 1, None if before is None else before.state))
+
+    def _hear_script(self, body: FromScript) -> None:
+        match body:
+            case NextTurn():
+                self._wanted = body
+            case CallAsked():
+                self._ask(self._turn(body.step), body)
+            case TurnEnded():
+                self._end(self._turn(body.step), body)
+            case RowsAsked():
+                self._tell_rows(body)
+            case ScriptEnded():
+                self._no_more_steps = True
+            case _:
+                assert_never(body)
+
+    def _answer(self, body: ToScript) -> None:
+        self._around.send(self._rank, body)
+
+    def _turn(self, step: int) -> OpenTurn:
+        turn = self._turns.get(step)
+        if turn is None or turn.ended is not None:
+            raise InternalError(f"the script asks for something in step {step}, which is not open.")
+        return turn
+
+    # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _go_on(self) -> None:
+        for turn in self._turns.values():
+            if turn.ended is not None and not turn.is_over and not any(turn.unexecuted.values()):
+                self._over(turn)
+        if self._wanted is not None and all(turn.is_over for turn in self._turns.values()):
+            self._begin(self._wanted.step)
+
+    def _begin(self, step: int) -> None:
+        """The script's next turn, if it may begin now."""
+        if not self._readiness.can_open(step):
+            return
+        if (older := self._left.pop(step, None)) is not None:
+            self._enter_turn(StepLines(older.opened), older)
+            return
+        schedule = self._source.schedule
+        if schedule.waits_for_metrics and self._readiness.unclosed:
+            return
+        if not self._no_more_steps and not self._source.is_ready():
+            return
+        if self._no_more_steps or not self._source.exists(step, self._steps.last):
+            self._no_more_steps, self._wanted = True, None
+            self._answer(NoMoreTurns(step))
+        elif self.opens_steps:
+            lines = self._append_opened(self._source.open(step, self._steps.last))
+            self._source.look_ahead(lines)
+            self._enter_turn(lines, None)
+
+    def _enter_turn(self, lines: StepLines, older: StepLines | None) -> None:
+        self._enter(lines)
+        self._wanted, step, opened = None, lines.step, lines.opened
+        closed = step in self._attempt.recovery.closed
+        self._turns[step] = OpenTurn(lines, older, closed)
+        self.dispatcher.open(step, [], more=True)
+        recorded = tuple(line.settings for line in older.called) if older is not None else ()
+        settings = self._plan.settings
+        self._answer(TurnBegun(step, opened.ids, opened.eval_ids, opened.epoch, settings, recorded))
+
+    def _end(self, turn: OpenTurn, ended: TurnEnded) -> None:
+        was = turn.recorded.turn if turn.recorded is not None else None
+        if found := unlike_end(turn, ended, was):
+            raise self._diverged(turn.step, found)
+        turn.ended = ended
+
+    def _over(self, turn: OpenTurn) -> None:
+        """All that it asked for is executed: the roles are as they are after it."""
+        step, ended = turn.step, turn.ended
+        assert ended is not None, "a turn is over after its end"
+        versions = {role: self._versions[role] for role in sorted(self._versions)}
+        value = Turn(ended.state, dict(ended.logged), len(turn.lines.called), versions)
+        self.dispatcher.metrics.log(step, ended.logged)
+        self._steps.ended(step, value)
+        turn.lines, turn.is_over = self._steps[step], True
+        for home in self._plan.changed:
+            self._save_after(step, home.role)
+        self.dispatcher.extend(step, [], more=False)
+        if turn.closed:
+            self._readiness.was_closed(step)
+            self._saving.closed(step)
+            del self._turns[step]
+
+    @property
+    def _all_closed(self) -> bool:
+        """Steps that an older attempt has opened are to be gone through."""
+        return super()._all_closed and not self._left and all(turn.is_over for turn in self._turns.values())
+
+    def _supports_cut(self, step: int) -> bool:
+        """A turn begins when all of the one before is executed: none reads what is older."""
+        return True
+
+    def _changed(self, unit: Unit, role: str) -> None:
+        """It is saved when the turn is over."""
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _ask(self, turn: OpenTurn, asked: CallAsked) -> None:
+        recorded = turn.of_older(asked.number)
+        if turn.closed and recorded is None:
+            raise self._diverged(turn.step, f"{asked.at} asks for {asked.call} where the turn had ended")
+        if found := unlike_call(recorded, asked):
+            raise self._diverged(turn.step, found)
+        mfc = self._plan.call(asked.call)
+        called = self._called(asked, mfc) if recorded is None else recorded
+        if mfc.changes:
+            self._versions[mfc.changes] = called.version
+        turn.lines = self._steps.follow(called)
+        parts = self._source.parts(turn.lines, called.call)
+        tasks = self._tasks(turn, called, mfc, parts)
+        units = [(task.unit, called.ids if mfc.changes else parts[task.unit.part]) for task in tasks]
+        turn.asked(called, units, asked.read, recorded is not None)
+        pieces = keys_of(called.inputs, called.ids)
+        if mfc.changes:
+            self._measure_read(turn, called)
+        jobs = [self._job(turn.lines, task, mfc, [tuple(part) for part in parts], pieces) for task in tasks]
+        self.dispatcher.extend(turn.step, jobs, more=True)
+        self._take_over(turn, called, [task.unit for task in tasks])
+        if not turn.unexecuted[called.number]:
+            self._tell_executed(turn, called.number)
+
+    def _called(self, asked: CallAsked, mfc: MFC) -> Called:
+        parts, partitions, minibatches = self._source.cut_call(mfc, asked.ids)
+        return Called(
+            step=asked.step,
+            number=asked.number,
+            call=asked.call,
+            ids=asked.ids,
+            inputs=asked.inputs,
+            parts=parts,
+            partitions=partitions,
+            minibatches=minibatches,
+            version=self._versions[mfc.role] + bool(mfc.changes),
+            settings=self._plan.settings,
+            arguments=asked.arguments,
+            at=asked.at,
+        )
+
+    def _tasks(self, turn: OpenTurn, called: Called, mfc: MFC, parts: Sequence[Ids]) -> list[Task]:
+        """The units of a call. What changes a role is one; the others read it as the last change asked for left it."""
+        step = turn.step
+        if mfc.changes:
+            reads = Version(mfc.blends, self._versions[mfc.blends]) if mfc.blends else None
+            makers, unit = consumed(turn, called.inputs, called.ids), Unit(step, called.call, 0)
+            return [Task(unit, makers, reads, mfc.changes, read_until=step - 1, makes=called.version)]
+        replica = self._plan.replica(called.call).model.replica
+        changes = any(home.role == mfc.role for home in self._plan.changed)
+        reads = Version(mfc.role, called.version, replica) if changes or replica else None
+        rows = dict(zip(called.ids, range(len(called.ids)), strict=True))
+        tasks = []
+        for part, ids in enumerate(parts):
+            if ids:
+                where = [rows[sample] for sample in ids]
+                inputs = {key: of_rows(pieces, where) for key, pieces in called.inputs.items()}
+                tasks.append(Task(Unit(step, called.call, part), consumed(turn, inputs, tuple(ids)), reads))
+        return tasks
+
+    def _take_over(self, turn: OpenTurn, called: Called, units: Sequence[Unit]) -> None:
+        """Of these units, what older attempts have recorded: rows are read, changes are replayed."""
+        recovery, metrics = self._attempt.recovery, self.dispatcher.metrics
+        for unit in units:
+            if (found := recovery.recorded.get(_key(unit))) is not None:
+                metrics.put(unit, dict(found.done.stats), found.done.settings)
+                metrics.refuse_dropped([found.done])
+                self.dispatcher.restore({unit: InSpill(found.spill.path, found.spill.group)}, [])
+            elif (line := self._drift.recorded(unit)) is not None:
+                metrics.put(unit, dict(line.stats), line.settings)
+                self.dispatcher.restore({}, [unit])
+                self._replaying(turn, unit)
+                continue
+            else:
+                continue
+            turn.was_recorded(unit)
+            turn.executed(unit)
+
+    def _replaying(self, turn: OpenTurn, unit: Unit) -> None:
+        """A change that has its line: the script is told at once what was recorded."""
+        turn.was_recorded(unit)
+        number = turn.lines.called[-1].number
+        self._tell_executed(turn, number)
+
+    def _measure_read(self, turn: OpenTurn, called: Called) -> None:
+        """How long the rows are of older attempts that a train_step is going to be given, by which it is shared out."""
+        for unit in consumed(turn, called.inputs, called.ids):
+            key = _key(unit)
+            if key in self._attempt.recovery.recorded:
+                self._measure(key)
+
+    def _executed(self, task: Task) -> None:
+        super()._executed(task)
+        turn = self._turns.get(task.unit.step)
+        if turn is None:
+            return
+        number = turn.executed(task.unit)
+        if number is not None and self._drift.recorded(task.unit) is None:
+            self._tell_executed(turn, number)
+
+    def _tell_executed(self, turn: OpenTurn, number: int) -> None:
+        call = turn.lines.called[number - 1].call
+        self._answer(CallExecuted(turn.step, number, self.dispatcher.metrics.means(turn.step, call)))
+
+    def _tell_rows(self, asked: RowsAsked) -> None:
+        rows = self.dispatcher.rows
+        found = (rows.sources(asked.step, keys, ids, self._rank) for keys, ids in keys_of(asked.inputs, asked.ids))
+        self._answer(RowsAt(asked.token, tuple(chain.from_iterable(found))))
+
+    def _diverged(self, step: int, how: str) -> ScriptDiverged:
+        return ScriptDiverged(f"step {step}: the script does not do as it did: {how}.", AS_IT_WAS)
+
+    # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _lines(self) -> list[Event]:
+        """A call's other lines follow the line of the ask, which follows those of all that the script had read."""
+        lines: list[Event] = []
+        while True:
+            called = [line for turn in self._turns.values() for line in turn.writable()]
+            found = self.dispatcher.lines(self._may_record)
+            if not called and not found:
+                return lines
+            lines += called
+            lines += found
+            for line in found:
+                self._note_recorded(line)
+
+    def _may_record(self, unit: Unit) -> bool:
+        turn = self._turns.get(unit.step)
+        return turn is None or turn.may_record(unit)
+
+    def _note_recorded(self, line: Done | Trained) -> None:
+        if (turn := self._turns.get(line.step)) is not None:
+            turn.was_recorded(Unit(line.step, line.call, line.part if isinstance(line, Done) else 0))
+
+    def _written(self, lines: Sequence[Event]) -> None:
+        """Closed turns are forgotten in `_close`."""
+
+    def _close(self, step: int, row: Mapping[str, int | float]) -> None:
+        super()._close(step, row)
+        del self._turns[step]
+
+
+def _key(unit: Unit) -> UnitKey:
+    return UnitKey(unit.step, unit.call, unit.part)

@@ -1,0 +1,158 @@
+"""One turn of a script as the master follows it: what it has asked for, what of this is executed and on disk. Pure.
+
+Also what a script that runs again must do as it did: `unlike_call`, `unlike_end`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from hpcrl.dataflow.tasks import Unit
+from hpcrl.durable.journal import Called, Ids, Made, Turn
+from hpcrl.durable.step_lines import StepLines
+from hpcrl.master.row_table import Key
+from hpcrl.wire.script_messages import CallAsked, Inputs, TurnEnded
+
+
+@dataclass
+class OpenTurn:
+    """A step of a script until it is closed. `recorded` is what older attempts wrote of it, and `closed` that they
+    closed it."""
+
+    lines: StepLines
+    recorded: StepLines | None = None
+    closed: bool = False
+    ended: TurnEnded | None = None
+    is_over: bool = False
+    """It has ended, and all that it asked for is executed."""
+    makers: dict[str, dict[str, Unit]] = field(default_factory=dict)
+    """Call → sample → the unit that makes its rows."""
+    unexecuted: dict[int, set[Unit]] = field(default_factory=dict)
+    """By ask; what an older attempt has recorded is left out, though a change may have to be replayed."""
+    unrecorded: dict[int, set[Unit]] = field(default_factory=dict)
+    unwritten: list[tuple[Called, frozenset[int]]] = field(default_factory=list)
+    """Asks without a line yet, each with those whose results the script had read by then."""
+    _read: frozenset[int] = frozenset()
+    _ask_of: dict[Unit, int] = field(default_factory=dict)
+    _without_line: set[str] = field(default_factory=set)
+
+    @property
+    def step(self) -> int:
+        return self.lines.step
+
+    def of_older(self, number: int) -> Called | None:
+        """The line that an older attempt has of this ask."""
+        called = () if self.recorded is None else self.recorded.called
+        return called[number - 1] if number <= len(called) else None
+
+    def asked(self, called: Called, units: Sequence[tuple[Unit, Ids]], read: Iterable[int], is_recorded: bool) -> None:
+        """The script has asked for a call, which is made in these units, each of these samples."""
+        number = called.number
+        self.lines = self.lines.with_line(called)
+        self.makers[called.call] = {sample: unit for unit, ids in units for sample in ids}
+        self.unexecuted[number] = {unit for unit, _ in units}
+        self.unrecorded[number] = {unit for unit, _ in units}
+        self._ask_of.update((unit, number) for unit, _ in units)
+        self._read |= frozenset(read)
+        if not is_recorded:
+            self.unwritten.append((called, self._read))
+            self._without_line.add(called.call)
+
+    def executed(self, unit: Unit) -> int | None:
+        """The ask of which this unit was the last that had to be executed."""
+        number = self._ask_of[unit]
+        left = self.unexecuted[number]
+        was_left = bool(left)
+        left.discard(unit)
+        return number if was_left and not left else None
+
+    def was_recorded(self, unit: Unit) -> None:
+        self.unrecorded[self._ask_of[unit]].discard(unit)
+
+    def may_record(self, unit: Unit) -> bool:
+        """Whether the ask that a unit comes from has its line."""
+        return unit.call not in self._without_line
+
+    def writable(self) -> Iterator[Called]:
+        """Lines of asks that may be written now, in order: all that the script had read by then has its lines."""
+        while self.unwritten and not any(self.unrecorded[number] for number in self.unwritten[0][1]):
+            called, _ = self.unwritten.pop(0)
+            self._without_line.discard(called.call)
+            yield called
+
+
+def consumed(turn: OpenTurn, inputs: Inputs, ids: Ids) -> tuple[Unit, ...]:
+    """The units that make the rows of these samples."""
+    found = set()
+    for pieces in inputs.values():
+        for sample, maker in zip(ids, _along(pieces), strict=True):
+            if maker:
+                found.add(turn.makers[maker][sample])
+    return tuple(sorted(found))
+
+
+def keys_of(inputs: Inputs, ids: Ids) -> list[tuple[tuple[Key, ...], Ids]]:
+    """The samples that have the same makers of all keys, with these."""
+    columns = [[Key(maker, key) for maker in _along(pieces)] for key, pieces in inputs.items()]
+    found: dict[tuple[Key, ...], list[str]] = {}
+    for sample, keys in zip(ids, zip(*columns, strict=True), strict=True) if columns else ():
+        found.setdefault(keys, []).append(sample)
+    return [(keys, tuple(samples)) for keys, samples in found.items()]
+
+
+def of_rows(pieces: Sequence[Made], rows: Sequence[int]) -> tuple[Made, ...]:
+    """Who has made the rows at these places."""
+    along = list(_along(pieces))
+    return tuple(Made(call, len(list(alike))) for call, alike in groupby(along[row] for row in rows))
+
+
+def unlike_call(recorded: Called | None, asked: CallAsked) -> str:
+    """How an ask is another than the one that was recorded in its place; "" where it is the same, or none was."""
+    if recorded is None:
+        return ""
+    where, before = asked.at or "its script", recorded.at or "the script"
+    if asked.call != recorded.call:
+        return f"{where} asks for {asked.call} where {before} had asked for {recorded.call}"
+    if asked.ids != recorded.ids:
+        return (
+            f"{where} asks for {asked.call} on {_some(asked.ids)} where it had been asked for on {_some(recorded.ids)}"
+        )
+    if asked.inputs != recorded.inputs:
+        key = next(
+            key for key in {**asked.inputs, **recorded.inputs} if asked.inputs.get(key) != recorded.inputs.get(key)
+        )
+        made = _makers(asked.inputs.get(key, ())), _makers(recorded.inputs.get(key, ()))
+        return f"{where} gives {asked.call} the {key} of {made[0]} where they had been of {made[1]}"
+    if asked.arguments != recorded.arguments:
+        return f"{where} computes {asked.call} with {asked.arguments} where it had been with {recorded.arguments}"
+    return ""
+
+
+def unlike_end(turn: OpenTurn, ended: TurnEnded, recorded: Turn | None) -> str:
+    """How the end of a turn is another than the one that was recorded; "" where it is the same, or nothing was."""
+    before = () if turn.recorded is None else turn.recorded.called
+    asked = len(turn.lines.called)
+    if asked < len(before):
+        lacking = before[asked]
+        return f"the turn ends where {lacking.at or 'the script'} had asked for {lacking.call}"
+    if recorded is None:
+        return ""
+    if asked > recorded.calls:
+        more = turn.lines.called[recorded.calls]
+        return f"{more.at or 'the script'} asks for {more.call} where the turn had ended"
+    if ended.state != recorded.state:
+        return f"run.state ends as {ended.state} where it had ended as {recorded.state}"
+    return ""
+
+
+def _along(pieces: Sequence[Made]) -> Iterator[str]:
+    return (piece.call for piece in pieces for _ in range(piece.samples))
+
+
+def _makers(pieces: Sequence[Made]) -> str:
+    return ", ".join(dict.fromkeys(piece.call or "the data set" for piece in pieces)) or "nobody"
+
+
+def _some(ids: Ids, shown: int = 3) -> str:
+    more = ", …" if len(ids) > shown else ""
+    return f"{len(ids)} samples ({', '.join(ids[:shown])}{more})"
