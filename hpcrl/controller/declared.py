@@ -1,6 +1,6 @@
 """Which call of the recipe a script means by a group and a method. Pure description; asks for nothing."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcrl.controller.data_proto import in_script
@@ -90,8 +90,3 @@ class DeclaredCalls:
             for key in keys
             if key in made
         )
-
-
-def asked_call(name: str, calls: Container[str]) -> str:
-    """The call of the recipe that `actor_gen_2` is."""
-    return name if name in calls else name.rpartition("_")[0]

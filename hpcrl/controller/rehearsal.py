@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from hpcrl.config.experiment import ExperimentConfig, to_dict
-from hpcrl.controller.declared import asked_call
 from hpcrl.controller.rehearse import ORDER, TRACE, Order, Trace
+from hpcrl.dataflow.graph import recipe_name
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.stacks import OWN
@@ -60,7 +60,7 @@ def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator
                 KEEP,
             )
     calls = [call.name for call in algorithm.calls(experiment)]
-    made = {asked_call(it.call, calls) for it in first.asked if isinstance(it, CallAsked)}
+    made = {recipe_name(it.call, calls) for it in first.asked if isinstance(it, CallAsked)}
     if unasked := [call for call in calls if call not in made]:
         yield (
             f"in {turns} rehearsed steps the script did not ask for {', '.join(unasked)}. They have their place and "

@@ -14,10 +14,9 @@ from hpcrl.config.fields import sections_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.data_proto import Columns
-from hpcrl.controller.declared import asked_call
 from hpcrl.data.order import sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
-from hpcrl.dataflow.graph import MFC
+from hpcrl.dataflow.graph import MFC, recipe_name
 from hpcrl.durable.journal import Made
 from hpcrl.errors import InternalError
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm
@@ -155,4 +154,4 @@ class StandIn:
         return float(np.random.default_rng(seed).random())
 
     def _call(self, name: str) -> MFC:
-        return self._calls[asked_call(name, self._calls)]
+        return self._calls[recipe_name(name, self._calls)]
