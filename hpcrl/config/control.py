@@ -71,5 +71,8 @@ class ControlConfig:
     mirror: Annotated[MirrorProgram | None, ChangeClass.PLACEMENT] = None
     """Write the run's curves into the files of another program too, beside the master: in RUN/mirror, offline. `hpcrl
     mirror` does so afterwards."""
+    rehearse: Annotated[bool, ChangeClass.PLACEMENT] = True
+    """Before a run is submitted whose algorithm is a script, try the script: three steps on made-up rows, and two of
+    them once more, as after a kill."""
     compact: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Merge the spill files of a closed step into one."""

@@ -199,10 +199,12 @@ class Conversation:
 
     def _own_thread(self) -> None:
         if threading.get_ident() != self._thread:
-            raise misuse(
+            # Nobody may ever look at an error that is raised here alone.
+            self.broken = misuse(
                 "another thread than the script's own asks for something.",
                 "Ask from the script's thread: blocking=False gives a future at once.",
             )
+            raise self.broken
 
     def _hear(self) -> ToScript:
         return self._guarded(self._line.hear)

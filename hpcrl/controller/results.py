@@ -2,11 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import DataProto, StandsForRows
-from hpcrl.controller.user_code import misuse
+from hpcrl.controller.user_code import listed, misuse
+
+
+class Statistics(dict[str, float]):
+    """Of a call; one that it does not have is told with those that it has."""
+
+    def __init__(self, call: str, found: Mapping[str, float]) -> None:
+        super().__init__(found)
+        self._call = call
+
+    def __missing__(self, name: str) -> float:
+        raise misuse(f"{self._call} has no statistic {name!r}; it has {listed(self)}.", "Name one of these.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -18,9 +28,9 @@ class CallRows(DataProto):
     number: int
 
     @property
-    def stats(self) -> Mapping[str, float]:
+    def stats(self) -> Statistics:
         """Its statistics, means over its samples or tokens; waits for them."""
-        return MappingProxyType(self.talk.stats(self.step, self.number, f"{self.call}'s statistics"))
+        return Statistics(self.call, self.talk.stats(self.step, self.number, f"{self.call}'s statistics"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +43,9 @@ class Changed(StandsForRows):
     number: int
 
     @property
-    def stats(self) -> Mapping[str, float]:
+    def stats(self) -> Statistics:
         """Its statistics, means over its samples or tokens; waits for them."""
-        return MappingProxyType(self.talk.stats(self.step, self.number, f"{self.call}'s statistics"))
+        return Statistics(self.call, self.talk.stats(self.step, self.number, f"{self.call}'s statistics"))
 
     def as_batch(self) -> DataProto:
         raise misuse(

@@ -6,6 +6,7 @@ Reads headers of weights and the first rows, and calls the reward function on a 
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hpcrl.config.changes import with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import sections_of
 from hpcrl.config.reward import RewardConfig
+from hpcrl.controller.rehearsal import rehearse
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.data.order import sample_ids
 from hpcrl.data.rows.kind import Dataset, Indexes
@@ -50,7 +52,8 @@ def check_inputs(
     processes will have, where somebody can say.
 
     Raises:
-        ConfigurationError: models that cannot fit the memory of their workers, checkpoints that cannot fit the disk.
+        ConfigurationError: models that cannot fit the memory of their workers, checkpoints that cannot fit the disk, a
+            script that fails in its rehearsal.
         DataError: weights that do not fit their config.json, rows that no model can be given, a tokenizer without end.
         UserCodeError: the reward function fails on rows of the training data.
     """
@@ -73,6 +76,8 @@ def check_inputs(
         for role, reward in sections_of(copied, RewardConfig).items():
             if role in called and reward.trial_rows:
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
+        if algorithm.script is not None and experiment.control.rehearse:
+            _say(_rehearsed(copied, folder))
     return capacity
 
 
@@ -145,6 +150,15 @@ def _check_weights(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> N
             problems.setdefault(str(error), f"{role}.path")
     if problems:
         raise DataError("\n".join(f"{key}: {text}" for text, key in problems.items()))
+
+
+def _rehearsed(experiment: ExperimentConfig, copy: Path) -> Iterator[str]:
+    """Raises ConfigurationError, which names the user's files where they are."""
+    try:
+        yield from rehearse(experiment)
+    except ConfigurationError as error:
+        found = [replace(problem, text=problem.text.replace(str(copy), "")) for problem in error.found]
+        raise ConfigurationError(found) from None
 
 
 def _try_reward(

@@ -1,0 +1,174 @@
+"""The rehearsal of a script, before its run is submitted: three turns on made-up rows, and the last two once more.
+
+The second time they begin, in another process, from the state that the first turn left: as after a kill. Another clock
+and another order of sets are there besides. A script that asks for something else then has kept something outside of
+`run.state`, and would lose it.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrl.config.experiment import ExperimentConfig, to_dict
+from hpcrl.controller.rehearse import ORDER, TRACE, Order, Trace
+from hpcrl.dataflow.graph import recipe_name
+from hpcrl.errors import ConfigurationError, Problem
+from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.stacks import OWN
+from hpcrl.wire.script_messages import CallAsked, TurnEnded
+
+TURNS = 3
+LIMIT_S = 300.0
+AHEAD_S = 12_345_678.9
+"""How far the clocks are ahead the second time."""
+TAIL = 4000
+SETTING = "control.rehearse"
+OFF = f"Fix the script. {SETTING} = false leaves the rehearsal out, where it cannot know what the script needs."
+KEEP = (
+    "Keep all that lives from step to step in run.state, draw from run.rng(name), and bring sets into an order by "
+    "sorted()."
+)
+
+
+def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator[str]:
+    """Rehearse the script of an experiment that is valid; notices of what it does not do.
+
+    Raises:
+        ConfigurationError: the script fails, does what it must not, or would go another way after a kill.
+    """
+    algorithm = algorithm_of(experiment)
+    assert algorithm.script is not None
+    turns = min(TURNS, experiment.control.steps or TURNS)
+    first = _traced(experiment, 1, turns, "", 0.0, limit_s)
+    ends = {it.step: it for it in first.asked if isinstance(it, TurnEnded)}
+    if not ends:
+        raise _refused(experiment, "it returned without a step.", "Loop over run.steps().")
+    if 1 in ends and turns > 1:
+        again = _traced(experiment, 2, turns, ends[1].state, AHEAD_S, limit_s)
+        if what := difference([it for it in first.asked if it.step > 1], again.asked):
+            raise _refused(
+                experiment,
+                f"steps 2 to {turns}, made once more from the state after step 1, went another way. {what} Something "
+                "lives outside run.state, or a clock or a set decides.",
+                KEEP,
+            )
+    calls = [call.name for call in algorithm.calls(experiment)]
+    made = {recipe_name(it.call, calls) for it in first.asked if isinstance(it, CallAsked)}
+    if unasked := [call for call in calls if call not in made]:
+        yield (
+            f"in {turns} rehearsed steps the script did not ask for {', '.join(unasked)}. They have their place and "
+            "their memory all the same."
+        )
+
+
+def difference(first: Sequence[CallAsked | TurnEnded], again: Sequence[CallAsked | TurnEnded]) -> str:
+    """The first thing that a script asked otherwise the second time, in words; "" where there is none."""
+    for one, two in zip_longest(first, again):
+        if what := _differs(one, two):
+            return what
+    return ""
+
+
+def _differs(one: CallAsked | TurnEnded | None, two: CallAsked | TurnEnded | None) -> str:
+    if one is None or two is None or type(one) is not type(two) or one.step != two.step:
+        return f"First {_said(one)}, then {_said(two)}."
+    if isinstance(one, CallAsked) and isinstance(two, CallAsked):
+        return _calls_differ(one, two)
+    assert isinstance(one, TurnEnded) and isinstance(two, TurnEnded)
+    where = f"At the end of step {one.step}, {_places(one.at, two.at)},"
+    if one.state != two.state:
+        return f"{where} run.state{_pair(msgspec.json.decode(one.state), msgspec.json.decode(two.state))}."
+    if repr(one.logged) != repr(two.logged):
+        return f"{where} step.log{_pair(one.logged, two.logged)}."
+    return ""
+
+
+def _calls_differ(one: CallAsked, two: CallAsked) -> str:
+    if one.call != two.call:
+        return f"First {_said(one)}, then {_said(two)}."
+    where = f"In step {one.step}, {_places(one.at, two.at)}, {one.call} was asked for"
+    if one.ids != two.ids:
+        at = next((i for i, pair in enumerate(zip(one.ids, two.ids, strict=False)) if pair[0] != pair[1]), None)
+        if at is None:
+            return f"{where} on {len(one.ids)} samples, then on {len(two.ids)}."
+        return f"{where} with {one.ids[at]!r} as sample {at + 1} of {len(one.ids)}, then with {two.ids[at]!r}."
+    if one.inputs != two.inputs:
+        key = next(key for key in one.inputs if one.inputs[key] != two.inputs.get(key))
+        return f"{where} with {key} made by {_makers(one, key)}, then by {_makers(two, key)}."
+    if one.arguments != two.arguments:
+        return f"{where} with the arguments {one.arguments}, then with {two.arguments}."
+    return ""
+
+
+def _pair(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
+    """`["beta"] was 1, then 2`, of the first key that differs."""
+    key = next(
+        key for key in sorted({*one, *two}) if repr(one.get(key)) != repr(two.get(key)) or (key in one) != (key in two)
+    )
+    said = [repr(it[key]) if key in it else "not there" for it in (one, two)]
+    return f"[{key!r}] was {said[0]}, then {said[1]}"
+
+
+def _said(it: CallAsked | TurnEnded | None) -> str:
+    match it:
+        case CallAsked():
+            return f"{it.at} asked for {it.call} in step {it.step}"
+        case TurnEnded():
+            return f"{it.at} ended step {it.step}"
+    return "the script had returned"
+
+
+def _places(one: str, two: str) -> str:
+    return one if one == two else f"{one} and {two}"
+
+
+def _makers(asked: CallAsked, key: str) -> str:
+    return ", ".join(run.call or "the data" for run in asked.inputs.get(key, ())) or "nobody"
+
+
+def _refused(experiment: ExperimentConfig, text: str, advice: str) -> ConfigurationError:
+    return ConfigurationError(
+        [Problem(("algorithm",), f"algorithm = {experiment.algorithm}: its script was rehearsed, and {text}", advice)]
+    )
+
+
+def _traced(experiment: ExperimentConfig, first: int, last: int, state: str, clock_s: float, limit_s: float) -> Trace:
+    """Rehearse these turns. Raises ConfigurationError where the script fails in them."""
+    trace = _answered(experiment, Order(to_dict(experiment), os.getpid(), first, last, state, clock_s, limit_s))
+    if trace.error:
+        failed = trace.error.removeprefix("The script failed in ")
+        found = f"failed in {failed}" if failed != trace.error else f"failed:\n{trace.error}"
+        raise _refused(experiment, f"{found}\nIts rows were made up.", "\n".join((*trace.advice, OFF)))
+    return trace
+
+
+def _answered(experiment: ExperimentConfig, order: Order) -> Trace:
+    """What a process of its own answers. Raises ConfigurationError where it doesn't."""
+    with tempfile.TemporaryDirectory(prefix="hpcrl-") as name:
+        folder = Path(name)
+        (folder / ORDER).write_bytes(msgspec.json.encode(order))
+        command = [sys.executable, "-m", "hpcrl.controller.rehearse", str(folder)]
+        environment = os.environ | {"PYTHONHASHSEED": str(order.first)}
+        with open(folder / "said", "wb") as said:
+            status = subprocess.call(
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment
+            )
+        if (folder / TRACE).is_file():
+            return msgspec.json.decode((folder / TRACE).read_bytes(), type=Trace)
+        raise _unanswered(experiment, status, (folder / "said").read_text(errors="replace"), order.limit_s)
+
+
+def _unanswered(experiment: ExperimentConfig, status: int, said: str, limit_s: float) -> ConfigurationError:
+    """Its process ended without an answer: it took too long, or was killed."""
+    if "Timeout (" not in said:
+        return _refused(experiment, f"its process ended with {status}:\n{said[-TAIL:].rstrip()}", OFF)
+    stack = said.rpartition("Timeout (")[2].splitlines()[1:]
+    own = [line for line in stack if 'File "' not in line or str(OWN) not in line]
+    return _refused(experiment, f"had not returned after {limit_s:g} s. It was here:\n" + "\n".join(own), OFF)

@@ -1,0 +1,102 @@
+"""`python -m hpcrl.controller.rehearse FOLDER`: a script's rehearsal, in a process of its own.
+
+FOLDER/order.json says which turns, from which state; the answer is FOLDER/trace.json. Nothing else of the folder is
+touched, and what the script prints goes where the process was told to.
+"""
+
+import faulthandler
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrl.controller.computations import Computations
+from hpcrl.controller.run import World, follow
+from hpcrl.controller.stand_in import StandIn
+from hpcrl.errors import HpcrlError
+from hpcrl.placement.plan import plan_for
+from hpcrl.processes import die_with_parent
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.wire.script_messages import CallAsked, TurnEnded
+
+ORDER, TRACE = "order.json", "trace.json"
+
+
+# ── submit → its rehearsal ────────────────────────────────────────────────────────────────────────────────────────────
+class Order(msgspec.Struct, frozen=True):
+    """Rehearse the turns from `first` to `last`, from the state after the one before."""
+
+    experiment: dict[str, Any]
+    parent: int
+    first: int
+    last: int
+    state: str
+    clock_s: float
+    """How far the clocks of the process are ahead."""
+    limit_s: float
+
+
+# ── rehearsal → submit ────────────────────────────────────────────────────────────────────────────────────────────────
+class Trace(msgspec.Struct, frozen=True):
+    """What the script asked for, its calls and the ends of its turns; and what it failed with."""
+
+    asked: tuple[CallAsked | TurnEnded, ...]
+    error: str = ""
+    advice: tuple[str, ...] = ()
+
+
+def main(folder: Path) -> None:
+    """Rehearse; whatever the script raises is an answer."""
+    order = msgspec.json.decode((folder / ORDER).read_bytes(), type=Order)
+    die_with_parent(order.parent)
+    faulthandler.dump_traceback_later(order.limit_s, exit=True)
+    sys.dont_write_bytecode = True
+    shift_clocks(order.clock_s)
+    random.seed(0)
+    trace = rehearse(order)
+    (folder / TRACE).write_bytes(msgspec.json.encode(trace))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads that the script has left run no longer
+
+
+def rehearse(order: Order) -> Trace:
+    """Follow the script beside a stand-in."""
+    stand_in: StandIn | None = None
+    try:
+        experiment = experiment_from(order.experiment)
+        algorithm = algorithm_of(experiment)
+        assert algorithm.script is not None
+        computations = Computations(algorithm.forms(experiment))
+        stand_in = StandIn(algorithm, experiment, computations, order.first, order.last, order.state)
+        follow(algorithm.script, stand_in, World(algorithm, plan_for(experiment), {0: experiment}, computations))
+    except HpcrlError as error:
+        text = str(error)
+        for advice in error.advice:
+            text = text.removesuffix(advice).rstrip()
+        return Trace(_asked(stand_in), text, error.advice)
+    return Trace(_asked(stand_in))
+
+
+def _asked(stand_in: StandIn | None) -> tuple[CallAsked | TurnEnded, ...]:
+    return tuple(it for it in stand_in.asked if isinstance(it, CallAsked | TurnEnded)) if stand_in else ()
+
+
+def shift_clocks(by_s: float) -> None:
+    """Set this process's clocks ahead, as far as Python's `time` tells them."""
+    for name in ("time", "monotonic", "perf_counter"):
+        setattr(time, name, _ahead(getattr(time, name), by_s))
+        setattr(time, f"{name}_ns", _ahead(getattr(time, f"{name}_ns"), int(by_s * 1e9)))
+
+
+def _ahead(clock: Callable[[], Any], by: float) -> Callable[[], Any]:
+    return lambda: clock() + by
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,157 @@
+"""A line to nobody: answers a script by made-up rows and numbers, which follow from the run's seed and their names.
+
+Only computations are really made: they are the script's own.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcrl.config.classifier import ClassifierConfig
+from hpcrl.config.fields import sections_of
+from hpcrl.config.reward import RewardConfig
+from hpcrl.controller.computations import Computations
+from hpcrl.controller.data_proto import Columns
+from hpcrl.data.order import sample_ids
+from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.dataflow.graph import MFC, recipe_name
+from hpcrl.durable.journal import Made
+from hpcrl.errors import InternalError
+from hpcrl.recipes.algorithm import SCRIPT, Algorithm
+from hpcrl.wire.holders import FROM_DATA, RowSource
+from hpcrl.wire.script_messages import (
+    CallAsked,
+    CallExecuted,
+    FromScript,
+    NextTurn,
+    NoMoreTurns,
+    RowsAsked,
+    RowsAt,
+    ScriptBegins,
+    ToScript,
+    TurnBegun,
+)
+
+LENGTH = 4
+"""Of a row that has something for each token."""
+TOKENS = 8
+"""Made-up tokens are below this: every vocabulary has so many."""
+EVALUATED = 8
+MOST_OF_COUNTED = 64
+"""Samples of a step whose tokens are counted, not its rows."""
+
+
+class StandIn:
+    """Fulfils `Line` for the turns from `first` to `last`; what it was asked is in `asked`."""
+
+    def __init__(
+        self, algorithm: Algorithm[Any], experiment: Any, computations: Computations, first: int, last: int, state: str
+    ) -> None:
+        self.asked: list[FromScript] = []
+        self._algorithm = algorithm
+        self._experiment = experiment
+        self._computations = computations
+        self._calls = {call.name: call for call in algorithm.calls(experiment)}
+        self._reported = algorithm.reported(experiment)
+        self._forms = algorithm.forms(experiment)
+        self._last = last
+        self._answers: deque[ToScript] = deque([ScriptBegins(first, state or None)])
+        self._rows_asked: RowsAsked | None = None
+        self._turn: TurnBegun | None = None
+        self._made: dict[tuple[str, str], list[np.ndarray]] = {}
+        """(call as asked for, key) → rows, along the ids of the turn; a computation's along its own."""
+        self._computed: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+
+    def ask(self, message: FromScript) -> None:
+        self.asked.append(message)
+        match message:
+            case NextTurn(step):
+                self._answers.append(self._begun(step) if step <= self._last else NoMoreTurns(step))
+            case CallAsked():
+                self._execute(message)
+                stats = {
+                    name: self._number(message, name) for name in self._reported.get(self._call(message.call).name, ())
+                }
+                self._answers.append(CallExecuted(message.step, message.number, stats))
+            case RowsAsked(step, token, ids, inputs):
+                self._rows_asked = message
+                self._answers.append(RowsAt(token, (RowSource(step, FROM_DATA, tuple(inputs), ids, ()),)))
+
+    def hear(self) -> ToScript:
+        if not self._answers:
+            raise InternalError("the script waits for an answer that nobody owes it")
+        return self._answers.popleft()
+
+    def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:
+        assert self._rows_asked is not None
+        return self._rows(tuple(ids), self._rows_asked.inputs)
+
+    def _begun(self, step: int) -> TurnBegun:
+        """One turn of two evaluates, if the run does at all."""
+        batch = self._algorithm.batch(self._experiment)
+        count = batch.rows if batch.tokens is None else min(batch.rows, MOST_OF_COUNTED)
+        ids = sample_ids([f"made-up-{step}-{row}" for row in range(count)], 0, batch.per_row)
+        held_out = [f"made-up-eval-{row}" for row in range(EVALUATED)]
+        evaluates = step % 2 == 0 and self._algorithm.evaluates(self._experiment)
+        self._turn = TurnBegun(step, ids, sample_ids(held_out, 0) if evaluates else (), 0, 0)
+        self._made.clear()
+        self._computed.clear()
+        return self._turn
+
+    def _execute(self, asked: CallAsked) -> None:
+        call = self._call(asked.call)
+        if call.role == SCRIPT:
+            rows = self._rows(asked.ids, asked.inputs).remap(call.input_remap)
+            by_key = {key: rows.rows(key) for key in rows.keys}
+            made = self._computations.run(asked.step, asked.call, asked.ids, by_key).remap(call.output_remap)
+            for key in made.keys:
+                self._computed[asked.call, key] = dict(zip(made.ids, made.rows(key), strict=True))
+
+    def _rows(self, ids: tuple[str, ...], inputs: Columns) -> SequenceSample:
+        return SequenceSample.from_rows(ids, {key: self._of_key(ids, key, runs) for key, runs in inputs.items()})
+
+    def _of_key(self, ids: tuple[str, ...], key: str, runs: Sequence[Made]) -> list[np.ndarray]:
+        turn = self._turn
+        assert turn is not None
+        at = {name: i for i, name in enumerate((*turn.ids, *turn.eval_ids))}
+        makers = [run.call for run in runs for _ in range(run.samples)]
+        found = []
+        for name, maker in zip(ids, makers, strict=True):
+            own = self._computed.get((maker, key))
+            found.append(self._drawn(maker, key, len(at))[at[name]] if own is None else own[name])
+        return found
+
+    def _drawn(self, maker: str, key: str, count: int) -> list[np.ndarray]:
+        """A row for each sample of the turn."""
+        assert self._turn is not None
+        if (maker, key) not in self._made:
+            seed = sample_seed(self._experiment.seed, self._turn.step, f"{maker} {key}", "")
+            self._made[maker, key] = [*self._draw(np.random.default_rng(seed), maker, key, count)]
+        return self._made[maker, key]
+
+    def _draw(self, generator: np.random.Generator, maker: str, key: str, count: int) -> np.ndarray:
+        form = self._forms[key]
+        kind = np.dtype(form.dtype)
+        shape = (count, self._length(maker, kind), *form.trailing)
+        if kind == np.uint8:
+            return np.tile(np.frombuffer(b"{}", np.uint8), (count, 1))
+        if kind.kind == "b":
+            return generator.random(shape) < 0.5
+        if kind.kind in "iu":
+            return generator.integers(0, TOKENS, shape).astype(kind)
+        return generator.random(shape).astype(kind)
+
+    def _length(self, maker: str, kind: np.dtype[Any]) -> int:
+        """Scores and flags are one of each sample; all else has something for each token."""
+        scores = sections_of(self._experiment, RewardConfig) | sections_of(self._experiment, ClassifierConfig)
+        is_score = maker != FROM_DATA and self._call(maker).role in scores
+        return 1 if is_score or kind.kind == "b" else LENGTH
+
+    def _number(self, asked: CallAsked, name: str) -> float:
+        seed = sample_seed(self._experiment.seed, asked.step, f"{asked.call} {name}", "")
+        return float(np.random.default_rng(seed).random())
+
+    def _call(self, name: str) -> MFC:
+        return self._calls[recipe_name(name, self._calls)]
