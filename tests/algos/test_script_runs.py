@@ -1,0 +1,82 @@
+"""PPO as a script, on real processes with models: what the graph computes, to the bit, also when it is killed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ppo_script
+from support.archives import archives
+from support.chaos import remains, whole_run
+from support.hosts import write_task
+from support.struck_layouts import Blow, check_struck, exported
+from support.tiny_ppo import tiny_ppo
+
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.durable.rundir import RunDirectory
+
+ALGORITHM = f"{Path(ppo_script.__file__)}:ALGORITHM"
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one worker": {"nodes": 1, "workers": 1},
+    "d2": {"nodes": 1, "workers": 2},
+    "t2 and a copy": {
+        "nodes": 1,
+        "workers": 2,
+        "actor": {"layout": "t2"},
+        "calls": {"actor_gen": {"layout": "d2"}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    return folder
+
+
+def experiment(task: Path, layout: str) -> Any:
+    own = dict(LAYOUTS[layout])
+    made = tiny_ppo(task, nodes=own.pop("nodes"), workers=own.pop("workers"))
+    places = {role: replace(getattr(made, role), **section) for role, section in own.items() if role != "calls"}
+    return replace(made, **places, calls=own.get("calls", {}))
+
+
+def scripted(of: ExperimentConfig) -> Any:
+    return replace(of, algorithm=ALGORITHM)
+
+
+@pytest.fixture(scope="module")
+def whole(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
+    """The script's run in a layout that nothing has disturbed; made when it is first asked for."""
+    return cache(lambda layout: whole_run(tmp_path_factory.mktemp("whole"), scripted(experiment(task, layout))))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_script_computes_what_the_graph_does(
+    task: Path, tmp_path: Path, whole: Callable[[str], RunDirectory], layout: str
+) -> None:
+    graph, script = whole_run(tmp_path, experiment(task, layout)), whole(layout)
+    theirs, ours = remains(graph), remains(script)
+    assert ours.parameters == theirs.parameters and ours.state == theirs.state
+    assert ours.metrics == tuple(row for row in theirs.metrics if row["step"])
+    assert ours.ids == {step: ids for step, ids in theirs.ids.items() if step}
+    assert exported(script) == exported(graph)
+    assert archives(script) == {step: found for step, found in archives(graph).items() if step}
+
+
+BLOWS = [
+    Blow("worker-2", "script.ask", 9),
+    Blow("worker-0", "worker.call", 9),
+    Blow("master", "master.turn", 3),
+    Blow("master", "master.ask", 11, "all"),
+]
+
+
+@pytest.mark.parametrize("blow", BLOWS, ids=lambda blow: f"{blow.who}-{blow.point}")
+def test_a_script_of_models_that_is_killed_ends_with_the_same_bits(
+    task: Path, tmp_path: Path, whole: Callable[[str], RunDirectory], blow: Blow
+) -> None:
+    check_struck(tmp_path, scripted(experiment(task, "d2")), blow, whole("d2"))
