@@ -170,5 +170,5 @@ def _unanswered(experiment: ExperimentConfig, status: int, said: str, limit_s: f
     if "Timeout (" not in said:
         return _refused(experiment, f"its process ended with {status}:\n{said[-TAIL:].rstrip()}", OFF)
     stack = said.rpartition("Timeout (")[2].splitlines()[1:]
-    own = [line for line in stack if 'File "' not in line or str(OWN) not in line]
+    own = [line for line in stack if 'File "' in line and str(OWN) not in line and "<frozen" not in line]
     return _refused(experiment, f"had not returned after {limit_s:g} s. It was here:\n" + "\n".join(own), OFF)

@@ -12,7 +12,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import Between, TrainedModelConfig, models_of, shared_with
 from hpcrl.placement.layouts import mesh_text
 from hpcrl.placement.placing import Placed, entries_of, home_of, leader, place_of
-from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.algorithm import SCRIPT, algorithm_of
 
 
 class Spot(NamedTuple):
@@ -82,7 +82,7 @@ def settings_with(experiment: Any, candidate: Candidate) -> Any:
 def with_homes(experiment: Any, homes: Mapping[str, Spot]) -> Any:
     """The same of homes alone: `calls` stays as it is written."""
     for role, spot in homes.items():
-        if not shared_with(experiment, role):
+        if role != SCRIPT and not shared_with(experiment, role):
             experiment = _with_home(experiment, role, spot, experiment.cluster.most_nodes)
     return experiment
 

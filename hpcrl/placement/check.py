@@ -29,7 +29,7 @@ from hpcrl.placement.layouts import parse_layout
 from hpcrl.placement.node_counts import on_each_count, settings_problems
 from hpcrl.placement.placing import cpu_roles, entries_of, mesh_of
 from hpcrl.plugins import find
-from hpcrl.recipes.algorithm import Algorithm, algorithm_of
+from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
 from hpcrl.recipes.check import (
     algorithm_problems,
     declaration_problems,
@@ -55,7 +55,7 @@ def _placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         return
     algorithm = algorithm_of(experiment)
     calls = algorithm.calls(experiment)
-    for role in dict.fromkeys(call.role for call in calls):
+    for role in dict.fromkeys(call.role for call in calls if call.role != SCRIPT):
         yield from _role_problems(experiment, role)
     elsewhere = _under_others(experiment, calls)
     for role, model in models_of(experiment).items():

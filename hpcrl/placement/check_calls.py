@@ -17,7 +17,7 @@ from hpcrl.placement.check_layouts import Written, layout_problems, mesh_problem
 from hpcrl.placement.check_servers import server_problems
 from hpcrl.placement.placing import Placed, entries_of, home_of, place_of
 from hpcrl.plugins import names
-from hpcrl.recipes.algorithm import Algorithm, algorithm_of
+from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
 
 WHOLE = (CPUPlacementConfig, ClassifierConfig)
 """Sections of roles that have no parameters of hpcrl's: they are where they are loaded."""
@@ -26,7 +26,7 @@ WHOLE = (CPUPlacementConfig, ClassifierConfig)
 def calls_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """All that is wrong with the calls that are placed elsewhere; what is wrong with homes is said of the roles."""
     algorithm = algorithm_of(experiment)
-    recipe = {call.name: call for call in algorithm.recipe(experiment)}
+    recipe = {call.name: call for call in algorithm.recipe(experiment) if call.role != SCRIPT}
     found: list[Problem] = []
     for name, value in experiment.calls.items():
         found += _entry_problems(experiment, name, value, recipe.get(name), list(recipe))

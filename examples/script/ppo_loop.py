@@ -1,0 +1,57 @@
+"""PPO, the loop written out: each token of a response has a price, which rises while responses are longer than wanted.
+
+The recipe says which calls there are: PPO's, and a computation. The script says when they are made, and on what.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from hpcrl.data.form import NUMBERS
+from hpcrl.recipes import ppo
+from hpcrl.recipes.algorithm import computed
+
+WANTED_TOKENS = 4.0
+
+
+def priced(rows, price):
+    pairs = zip(rows["rewards"], rows["responses"], strict=True)
+    return {"priced_rewards": [reward - reward.dtype.type(price * len(response)) for reward, response in pairs]}
+
+
+def recipe(e):
+    """PPO's calls; those that train read the priced rewards in the place of the rewards."""
+    return (*map(on_prices, ppo.recipe(e)), computed("priced", ("rewards", "responses"), ("priced_rewards",)))
+
+
+def on_prices(call):
+    if call.kind != "train_step":
+        return call
+    inputs = tuple("priced_rewards" if key == "rewards" else key for key in call.inputs)
+    return msgspec.structs.replace(call, inputs=inputs, input_remap={"priced_rewards": "rewards"})
+
+
+def loop(run, e):
+    actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
+    run.state.setdefault("price", 0.0)  # all that lives from step to step
+    for step in run.steps():
+        batch = step.batch()
+        drawn = actor.generate(batch)
+        batch = batch.union(drawn)
+        values = critic.values(batch, blocking=False)  # a future stands for its rows
+        ref = reference.logprobs(batch, blocking=False)
+        batch = batch.union(reward.score(batch), values, ref)
+        batch = batch.union(run.compute(priced, batch, run.state["price"]))
+        fitted = critic.update(batch, blocking=False)
+        if step.number > e.ppo.critic_warmup:
+            actor.update(batch)
+        too_long = drawn.stats["response_length"] - WANTED_TOKENS
+        run.state["price"] = max(0.0, run.state["price"] + 0.01 * too_long)
+        step.log(price=run.state["price"], value_loss=fitted.result().stats["loss"])
+        if step.evaluates:
+            held_out = step.held_out()
+            held_out = held_out.union(actor.generate(held_out))
+            step.log(held_out=reward.score(held_out).mean("rewards"))
+
+
+PPO = replace(ppo.ALGORITHM, script=loop, recipe=recipe, made={**ppo.ALGORITHM.made, "priced_rewards": NUMBERS})

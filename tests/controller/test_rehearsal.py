@@ -1,0 +1,146 @@
+"""The rehearsal as submit and plan have it: what it refuses, what it notes, and how it is left out."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hpcrl.cli.main import main
+from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.experiment import to_dict
+from hpcrl.controller import rehearsal
+from hpcrl.controller.rehearse import Order, rehearse
+from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.recipes.algorithm import algorithm_of
+
+SCRIPT = """
+import os
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from hpcrl.data.rows.vectors import VECTORS
+from hpcrl.recipes import toy
+from hpcrl.recipes.algorithm import computed, on_eval
+
+CALLS = (
+    *toy.CALLS,
+    computed("doubled", ("y",), ("d",)),
+    on_eval(computed("eval_doubled", ("y",), ("d",))),
+)
+
+
+def doubled(rows, by=2.0):
+    return {"d": [by * row for row in rows["y"]]}
+
+
+def loop(run, e):
+    actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
+    run.state.setdefault("n", 0)
+%s
+
+
+TOY = replace(toy.ALGORITHM, script=loop, recipe=lambda e: CALLS, made={**toy.ALGORITHM.made, "d": VECTORS})
+"""
+
+FIRST = SCRIPT.partition("%s")[0].count("\n") + 1
+"""The line of the body."""
+
+
+def written(folder: Path, body: str) -> str:
+    (folder / "loop.py").write_text(SCRIPT % textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 4))
+    return f"{folder}/loop.py:TOY"
+
+
+def experiment_of(folder: Path, body: str, steps: int = 8):
+    name = written(folder, body)
+    control = ControlConfig(steps=steps, evaluate=Frequency(steps=2))
+    return algorithm_of(name).experiment(algorithm=name, control=control)
+
+
+GOOD = """
+for step in run.steps():
+    batch = step.batch()
+    batch = batch.union(actor.generate(batch))
+    batch = batch.union(run.compute(doubled, batch, 3.0))
+    np.testing.assert_array_equal(batch.fetch("d")["d"], 3 * np.array(batch.fetch("y")["y"]))
+    run.state["n"] += batch.mean("d")
+    step.log(n=run.state["n"])
+    if step.evaluates:
+        held_out = step.held_out()
+        held_out = held_out.union(actor.generate(held_out))
+        step.log(held_out=held_out.union(run.compute(doubled, held_out)).mean("d"))
+"""
+
+
+def test_a_script_that_keeps_its_state_passes_and_what_it_leaves_out_is_noted(tmp_path):
+    (note,) = rehearsal.rehearse(experiment_of(tmp_path, GOOD))
+    assert "did not ask for actor_train, critic_inf, critic_train, eval_rew, ref_inf, rew_inf." in sorted_calls(note)
+
+
+def sorted_calls(note: str) -> str:
+    head, _, tail = note.partition("did not ask for ")
+    calls, _, rest = tail.partition(". ")
+    return f"{head}did not ask for {', '.join(sorted(calls.split(', ')))}. {rest}"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("while True:\n    pass", "had not returned after 2 s"),
+        ("os._exit(3)", "its process ended with 3"),
+        ("return", "it returned without a step. Loop over run.steps()."),
+        ("yield 1", "The script has a yield"),
+    ],
+)
+def test_a_script_that_gives_no_answer_is_told(tmp_path, body, said):
+    with pytest.raises(ConfigurationError) as error:
+        [*rehearsal.rehearse(experiment_of(tmp_path, body), limit_s=2.0)]
+    assert said in str(error.value)
+    if "while" in body:
+        assert re.search(rf'loop\.py", line ({FIRST}|{FIRST + 1}) in loop', str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("computation", "said"),
+    [
+        ("lambda rows: 1 / 0", "ZeroDivisionError"),
+        (
+            "lambda rows: None",
+            "gave a NoneType in step 1; it has to give a dict of lists, a row for each of its 8 samples",
+        ),
+        ("lambda rows: {}", "gave the keys none"),
+        ("lambda rows: {'d': rows['y'][1:]}", "gave 7 rows of d"),
+        ("lambda rows: {'d': 3}", "gave a int as d"),
+        ("lambda rows: {'d': [0.0] * 8}", "gave a float as a row of d"),
+        ("lambda rows: {'d': [row[0] for row in rows['y']]}", "gave a float64 as a row of d"),
+        ("lambda rows: {'d': [row[None] for row in rows['y']]}", "gave a row of d of the shape [1, 4]"),
+        ("lambda rows: {'d': [row.astype('float32') for row in rows['y']]}", "row.astype('float64') is of the other"),
+    ],
+)
+def test_a_computation_that_gives_no_declared_rows_is_told(tmp_path, computation, said):
+    body = f"""
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        run.compute({computation}, batch, name="doubled")
+    """
+    found = rehearse(order_of(experiment_of(tmp_path, body)))
+    assert said in found.error and "loop.py" in found.error
+
+
+def order_of(experiment) -> Order:
+    return Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0)
+
+
+def test_plan_refuses_with_the_users_own_file_and_runs_it_no_more_where_it_is_told(tmp_path, capsys):
+    name = written(tmp_path, "for step in run.steps():\n    step.log(x=step.batch()[0])")
+    (tmp_path / "run.yaml").write_text("name: x\ncontrol: {steps: 2}\n")
+    words = ["plan", str(tmp_path / "run.yaml"), f"--algorithm={name}", f"--run_root={tmp_path}"]
+    assert main(words) == ExitCode.CONFIGURATION
+    told = capsys.readouterr().err
+    assert f"algorithm = {name}" in told and f"loop.py:{FIRST + 1}: a batch has no element 0" in told
+    assert "/hpcrl-" not in told
+    assert main([*words, "--control.rehearse=false"]) == ExitCode.DONE
