@@ -125,12 +125,13 @@ class Called(_Event, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """How a script's turn ended: `state` is what lives from step to step, as JSON; so many changes each role has had."""
+    """How a script's turn ended: what lives from step to step, as JSON, and how many changes each role has had."""
 
     state: str
     logged: dict[str, float]
     calls: int
     versions: dict[str, int]
+    settings: int
 
 
 class Done(_Event, frozen=True):

@@ -90,7 +90,8 @@ class RecoveryPlan:
     def older_settings(self) -> frozenset[int]:
         """The versions of the run's settings under which something is executed again, or asked for by its script."""
         asked = {line.settings for lines in self.opened for line in lines.called}
-        return frozenset({*self.settings_of.values(), *asked})
+        ended = {lines.turn.settings for lines in self.opened if lines.turn is not None}
+        return frozenset({*self.settings_of.values(), *asked, *ended})
 
     def describe(self, settings: int = 0) -> str:
         """What will be read, replayed and run under this version of the settings, and what was found damaged."""

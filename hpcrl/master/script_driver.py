@@ -129,9 +129,11 @@ class ScriptDriver(Driver):
         closed = step in self._attempt.recovery.closed
         self._turns[step] = OpenTurn(lines, older, closed)
         self.dispatcher.open(step, [], more=True)
-        recorded = tuple(line.settings for line in older.called) if older is not None else ()
+        recorded = [line.settings for line in older.called] if older is not None else []
+        if closed and older is not None and older.turn is not None:
+            recorded.append(older.turn.settings)
         settings = self._plan.settings
-        self._answer(TurnBegun(step, opened.ids, opened.eval_ids, opened.epoch, settings, recorded))
+        self._answer(TurnBegun(step, opened.ids, opened.eval_ids, opened.epoch, settings, tuple(recorded)))
 
     def _end(self, turn: OpenTurn, ended: TurnEnded) -> None:
         was = turn.recorded.turn if turn.recorded is not None else None
@@ -145,7 +147,7 @@ class ScriptDriver(Driver):
         step, ended = turn.step, turn.ended
         assert ended is not None, "a turn is over after its end"
         versions = {role: self._versions[role] for role in sorted(self._versions)}
-        value = Turn(ended.state, dict(ended.logged), len(turn.lines.called), versions)
+        value = Turn(ended.state, dict(ended.logged), len(turn.lines.called), versions, self._plan.settings)
         self.dispatcher.metrics.log(step, ended.logged)
         self._steps.ended(step, value)
         turn.lines, turn.is_over = self._steps[step], True

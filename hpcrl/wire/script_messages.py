@@ -75,8 +75,8 @@ class ScriptBegins(msgspec.Struct, frozen=True, tag=True):
 class TurnBegun(msgspec.Struct, frozen=True, tag=True):
     """The turn has these samples, and evaluates on those of `eval_ids`, if there are any.
 
-    `recorded` are the versions of the run's settings under which its first asks were made, in an older attempt; further
-    asks are made under `settings`.
+    `recorded` are the versions of the run's settings under which its first asks were made in an older attempt, the
+    turn's end among them; further asks are made under `settings`.
     """
 
     step: int

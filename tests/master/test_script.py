@@ -165,7 +165,7 @@ def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_o
 
 
 def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(tmp_path: Path) -> None:
-    """A changed setting is seen from the first ask without a line on; else it would look as if the script had changed."""
+    """A changed setting is seen from the first ask without a line on; before, it would look like another script."""
     experiment = replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3))
     run = create_run(tmp_path / "run", experiment)
     jobs = begin(run, "first", Strike(tmp_path, "strike", "master", "master.ask", "KILL", "self", 9))

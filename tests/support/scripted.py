@@ -117,7 +117,7 @@ class FakeMaster:
 
     def _rows(self, ids: Sequence[str], key: str, made: Sequence[Any]) -> list[np.ndarray]:
         makers = [run.call for run in made for _ in range(run.samples)]
-        step = self.asked[-1].step  # type: ignore[union-attr]
+        step = self.asked[-1].step
         found = []
         for sample, call in zip(ids, makers, strict=True):
             computed_ = self._calls.get((step, call))

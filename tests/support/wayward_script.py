@@ -18,7 +18,7 @@ def loop(run: Any, e: Any) -> None:
         batch = batch.union(actor.generate(batch))
         if mood == "other call":
             batch.union(critic.inference(batch))
-        part = batch.filter([sample for sample in batch.ids[1:]]) if mood == "other rows" else batch
+        part = batch.filter(list(batch.ids[1:])) if mood == "other rows" else batch
         batch = part.union(reward.inference(part), critic.inference(part))
         by = 0.5 if mood == "other number" else run.state["by"]
         batch = batch.union(run.compute(toy_script.shifted, batch, by))
