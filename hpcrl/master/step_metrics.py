@@ -50,7 +50,8 @@ class StepMetrics:
     def reported(self, step: int) -> set[str]:
         """The statistics that some call of the step has reported, those included to which nothing counted."""
         every = self._stats[step].items()
-        return {f"{call}/{name}" for call, by_part in every for stats in by_part.values() for name in stats}
+        logged = {f"script/{name}" for name in self._logged.get(step, {})}
+        return logged | {f"{call}/{name}" for call, by_part in every for stats in by_part.values() for name in stats}
 
     def refuse_dropped(self, lines: Iterable[Event]) -> None:
         """Raise DataError where a call, of which these lines have just been recorded, has dropped too many samples."""

@@ -14,13 +14,15 @@ from hpcrl.dataflow.graph import lags_beyond_choice
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import ROUTER_STATISTICS
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
+from hpcrl.recipes.check_script import script_problems
 
 
 def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """What the algorithm says of its own settings; before that, whether it is declared as it is to be, and whether it
     is known what a step is."""
     found = [*declaration_problems(experiment)] or [*batch_problems(experiment)]
-    yield from found or [*algorithm_of(experiment).check(experiment), *choice_problems(experiment)]
+    own = algorithm_of(experiment).check
+    yield from found or [*own(experiment), *choice_problems(experiment), *script_problems(experiment)]
 
 
 def declaration_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -182,6 +184,8 @@ def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         return
     algorithm = algorithm_of(experiment)
     reported = dict(algorithm.reported(experiment))
+    if condition.call == SCRIPT and algorithm.script is not None:
+        return  # what it logs is known when it does
     if condition.name in reported.get(condition.call, ()) or _is_of_routers(condition, algorithm, experiment):
         return
     lacking = f"is a metric of a call {condition.call!r}, but the calls are {', '.join(reported)}"
