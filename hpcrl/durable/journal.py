@@ -39,7 +39,7 @@ class Opened(_Event, frozen=True):
     together (`durable.step_lines`) say what the step is made of. `empty_before` is how many steps right before this one
     chose nothing.
 
-    Where it is `scripted`, the run's script asks for its calls one after another: each has a line, `Called`.
+    Where it is `scripted`, the run's script asks for its calls: each has a line, `Called`.
     """
 
     step: int
@@ -101,8 +101,8 @@ class Called(_Event, frozen=True):
     """The script has asked for a call, as its `number`-th ask in this step, on the samples `ids`; `at` is where.
 
     `call` is one of the recipe, with `_2` behind it the second time in a step. `inputs`: key of the graph → who made
-    its rows, along the ids. `parts`, `partitions`, `minibatches` are as in `Opened`, positions in `ids`. `version` of
-    its role's parameters it reads, or makes. `arguments` are a computation's, as JSON.
+    its rows, along the ids. `parts`, `partitions`, `minibatches` are as in `Opened`, positions in `ids`. It reads, or
+    makes, the `version` of its role's parameters. `arguments` are a computation's, as JSON.
     """
 
     step: int
@@ -125,8 +125,7 @@ class Called(_Event, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """How a script's turn ended: what lives from step to step, as JSON; the numbers that it logged; how many calls it
-    asked for; how many changes each role has had by then."""
+    """How a script's turn ended: `state` is what lives from step to step, as JSON; so many changes each role has had."""
 
     state: str
     logged: dict[str, float]

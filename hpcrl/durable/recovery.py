@@ -86,6 +86,12 @@ class RecoveryPlan:
         replayed = {UnitKey(line.step, line.call, 0): line.settings for line in self.replay}
         return replayed | {unit: line.settings for unit, line in self.lost.items()}
 
+    @property
+    def older_settings(self) -> frozenset[int]:
+        """The versions of the run's settings under which something is executed again, or asked for by its script."""
+        asked = {line.settings for lines in self.opened for line in lines.called}
+        return frozenset({*self.settings_of.values(), *asked})
+
     def describe(self, settings: int = 0) -> str:
         """What will be read, replayed and run under this version of the settings, and what was found damaged."""
         return "\n".join(_describe(self, settings))
@@ -120,8 +126,7 @@ def plan_recovery(
                 lost[unit] = candidates[-1].done
             else:
                 recorded[unit] = found
-        in_order = sorted(step.trained, key=lambda call: _place(call, changed_by))
-        replay += [step.trained[call] for call in in_order if recipe_name(call, changed_by) in changed_by]
+        replay += _in_order(step.trained, changed_by)
     closed = (*(() if older is None else older.rows), *(event for event in events if isinstance(event, Closed)))
     first = 0 if cut is None else cut
     accepted, numerics = _from_first_to_last(events, older)
@@ -144,10 +149,11 @@ def plan_recovery(
     )
 
 
-def _place(call: str, changed_by: Mapping[str, str]) -> int:
-    """Of a call that changes a role, among those of a step."""
-    name = recipe_name(call, changed_by)
-    return list(changed_by).index(name) if name in changed_by else len(changed_by)
+def _in_order(trained: Mapping[str, Trained], changed_by: Mapping[str, str]) -> list[Trained]:
+    """A step's changes of roles, as it executes them; a script may make a call again."""
+    names, places = {call: recipe_name(call, changed_by) for call in trained}, list(changed_by)
+    known = [call for call in trained if names[call] in changed_by]
+    return [trained[call] for call in sorted(known, key=lambda call: places.index(names[call]))]
 
 
 def _from_first_to_last(events: Sequence[Event], older: Older | None) -> tuple[dict[str, str], dict[str, Numerics]]:

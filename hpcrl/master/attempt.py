@@ -60,6 +60,7 @@ class Attempt:
         growth: Growth,
         clock: Callable[[], float] = time.monotonic,
         broken_before: Collection[Broken] = (),
+        driver: type[GraphDriver] | type[ScriptDriver] = GraphDriver,
     ) -> None:
         self._files = files
         self._settings = settings
@@ -72,6 +73,7 @@ class Attempt:
         self._broken_before = broken_before
         self._clock = clock
         self._plan: Plan | None = None
+        self._kind = driver
         self._driver: Driver | None = None
         self._stalls = Stalls(self._cluster.stalled_after_s, clock)
         self._growth = growth
@@ -221,7 +223,8 @@ class Attempt:
     def _source(self, plan: Plan, data: RunData) -> StepSource:
         """Tokenises: for a thread that may be slow."""
         settings, beside = self._settings, self._reactor.in_background
-        source = StepSource(plan, settings.newest, data, self._schedule, beside, settings.earlier)
+        scripted = self._kind is ScriptDriver
+        source = StepSource(plan, settings.newest, data, self._schedule, beside, settings.earlier, scripted)
         source.measure(self._files.recovery.opened)
         return source
 
@@ -231,9 +234,9 @@ class Attempt:
         files = self._files
         around = Surroundings(self._reactor.send, self.note, self.follow, files.fault, self._clock)
         computing = Computing(dict(self._members.hellos), dict(self._members.ready))
-        is_scripted = algorithm_of(self._settings.newest).script is not None
-        kind: type[ScriptDriver | GraphDriver] = ScriptDriver if is_scripted else GraphDriver
-        driver = self._driver = self._reactor.while_beating(lambda: kind(self._files, plan, source, around, computing))
+        driver = self._driver = self._reactor.while_beating(
+            lambda: self._kind(self._files, plan, source, around, computing)
+        )
         self._watch.ask_ends()
         files.watch(self._doing)
         while True:

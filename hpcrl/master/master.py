@@ -27,6 +27,7 @@ from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
+from hpcrl.master.graph_driver import GraphDriver
 from hpcrl.master.growth import Growth, since_grown_s
 from hpcrl.master.judge import is_replaced
 from hpcrl.master.meeting_point import RunMeetingPoint
@@ -34,6 +35,7 @@ from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.reactor import Reactor, Sockets
 from hpcrl.master.schedule import RunSchedule
+from hpcrl.master.script_driver import ScriptDriver
 from hpcrl.master.stepping import open_data
 from hpcrl.processes import Signals
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -141,7 +143,7 @@ class Master:
         )
         attempt = Attempt(
             files,
-            self._run_settings(frozenset(files.recovery.settings_of.values())),
+            self._run_settings(files.recovery.older_settings),
             self._data,
             self._schedule,
             reactor,
@@ -149,6 +151,7 @@ class Master:
             self._nodes,
             self._growth,
             broken_before=broken,
+            driver=GraphDriver if algorithm_of(self._experiment).script is None else ScriptDriver,
         )
         reactor.listener = self._last = attempt
         ending = self._guarded(attempt.run, attempt.number)

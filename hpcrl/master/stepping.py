@@ -101,6 +101,7 @@ class StepSource:
         schedule: RunSchedule,
         in_background: Callable[[Callable[[], None]], Future[None]],
         earlier: Mapping[int, ExperimentConfig],
+        scripted: bool = False,
     ) -> None:
         self.experiment = experiment
         self._earlier = earlier
@@ -113,7 +114,7 @@ class StepSource:
         self._in_background = in_background
         self._measuring: Future[None] | None = None
         sizes = self._sizes(plan.calls, "eval") if data.eval_ids else []
-        self._scripted = algorithm_of(experiment).script is not None
+        self._scripted = scripted
         self._eval_partitions = {str(dp): data.divide("eval", data.eval_ids, dp)[1] for dp in sizes}
 
     # ── ahead of time ─────────────────────────────────────────────────────────────────────────────────────────────────

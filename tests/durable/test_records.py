@@ -22,13 +22,14 @@ from hpcrl.durable.records import (
 
 WRITTEN = """
 Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions chooses \
-empty_before
+empty_before scripted
 Extended: step round ids cursor calls partitions
 Chosen: step ids cursor calls partitions minibatches dropped
+Called: step number call ids inputs parts partitions minibatches version settings arguments at
 Done: step call part spill group stats settings scores version
 Trained: step call record stats before numerics settings version shown
 Blended: step call record stats before numerics settings version shown source
-Closed: step metrics
+Closed: step metrics turn
 Compacted: step spill
 Checkpointed: step manifest
 Damaged: step manifest what
@@ -44,7 +45,7 @@ Prefix: attempt size crc32
 Numerics: workers hardware software threads inexact micro_batch_tokens deterministic layout backend neighbours \
 attention
 FileRef: name size crc32
-Manifest: step attempt roles epoch cursor digests older
+Manifest: step attempt roles epoch cursor digests older turn
 OlderLines: step prefixes lines newest metrics accepted numerics archives checkpoint
 Archives: attempt first last
 Newest: version numerics

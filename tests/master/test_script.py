@@ -1,6 +1,7 @@
 """Scripts: what they ask for is made, written down, and the same however often they are killed."""
 
 import itertools
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -9,14 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import toy_script
+from support import toy_script, wayward_script
 from support.archives import archives
-from support.chaos import Remains, create_run, ends_alike, outputs, remains, toy_experiment, whole_run
+from support.chaos import (
+    Remains,
+    begin,
+    create_run,
+    ends_alike,
+    finish,
+    outputs,
+    remains,
+    toy_experiment,
+    whole_run,
+)
 from support.faults import Strike
 
+from hpcrl.config.control import ControlConfig
+from hpcrl.config.experiment import to_dict
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Called, Closed, Done, Trained
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
 
 FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 ALGORITHM = f"{Path(toy_script.__file__)}:ALGORITHM"
@@ -111,3 +125,54 @@ def test_what_the_script_says_of_a_step_is_in_its_row(whole: RunDirectory, undis
     assert rows[3]["script/held_out"] == pytest.approx(rows[3]["eval_rew/r"])
     assert list(archives(whole)) == [1, 2, 3, 4, 5], outputs(whole)
     assert not list(itertools.filterfalse(rows.get, range(1, 6)))
+
+
+WAYWARD = f"{Path(wayward_script.__file__)}:ALGORITHM"
+DIFFERS = {
+    "other call": r"asks for critic_inf where wayward_script.py:\d+ had asked for rew_inf",
+    "other rows": r"asks for rew_inf on 7 samples \(.*\) where it had been asked for on 8",
+    "other number": r"computes shifted with \[0.5\] where it had been with \[0.25\]",
+    "ends early": r"the turn ends where wayward_script.py:\d+ had asked for actor_train",
+    "one more": r"asks for critic_train_2 where the turn had ended",
+    "other state": r'run.state ends as {"by":0.125} where it had ended as {"by":1.05}',
+}
+
+
+@pytest.mark.parametrize("mood", DIFFERS)
+def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_on_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str
+) -> None:
+    experiment = replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3))
+    (tmp_path / "whole").mkdir()
+    undisturbed = remains(whole_run(tmp_path / "whole", experiment))
+    run = create_run(tmp_path / "run", experiment)
+    jobs = begin(run, "first", Strike(tmp_path, "strike", "master", "master.ask", "KILL", "self", 9))
+    jobs.wait_for("master", 60)
+    jobs.kill_all()
+    before = [line for line in events(run) if isinstance(line, Done | Trained | Called | Closed)]
+    assert before[-1].step == 2, "the first step is closed"
+    with monkeypatch.context() as patch:
+        patch.setenv(wayward_script.MOOD, mood)
+        jobs = begin(run, "again")
+        assert jobs.wait_for("master", 60) == ExitCode.DATA, outputs(run)
+        jobs.kill_all()
+    verdict = run.read_verdict(run.newest_attempt())
+    assert verdict is not None and re.search(DIFFERS[mood], verdict.reason), verdict
+    assert "step 1" in verdict.reason and "run.state" in verdict.reason
+    assert [line for line in events(run) if isinstance(line, Done | Trained | Called | Closed)] == before
+    assert finish(run) == [0], outputs(run)
+    assert remains(run) == undisturbed
+
+
+def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(tmp_path: Path) -> None:
+    """A changed setting is seen from the first ask without a line on; else it would look as if the script had changed."""
+    experiment = replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3))
+    run = create_run(tmp_path / "run", experiment)
+    jobs = begin(run, "first", Strike(tmp_path, "strike", "master", "master.ask", "KILL", "self", 9))
+    jobs.wait_for("master", 60)
+    jobs.kill_all()
+    changed = replace(experiment, toy=replace(experiment.toy, lr=0.25))
+    run.submit_settings("s0", run.add_settings(to_dict(changed)))
+    assert finish(run) == [0], outputs(run)
+    rows = {row["step"]: row for row in remains(run).metrics}
+    assert [rows[step]["script/lr"] for step in (1, 2, 3)] == [0.05, 0.25, 0.25]

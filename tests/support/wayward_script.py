@@ -1,0 +1,34 @@
+"""A toy's script that does as the environment says: what no script should do."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from support import toy_script
+
+MOOD = "HPCRL_TEST_MOOD"
+
+
+def loop(run: Any, e: Any) -> None:
+    mood = os.environ.get(MOOD, "")
+    actor, critic, reward = run.groups("actor", "critic", "reward")
+    run.state.setdefault("by", 0.25)
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        if mood == "other call":
+            batch.union(critic.inference(batch))
+        part = batch.filter([sample for sample in batch.ids[1:]]) if mood == "other rows" else batch
+        batch = part.union(reward.inference(part), critic.inference(part))
+        by = 0.5 if mood == "other number" else run.state["by"]
+        batch = batch.union(run.compute(toy_script.shifted, batch, by))
+        critic.update(batch)
+        if mood != "ends early":
+            actor.update(batch)
+        if mood == "one more":
+            critic.update(batch)
+        run.state["by"] = 0.125 if mood == "other state" else e.toy.lr + step.number
+        step.log(lr=e.toy.lr)
+
+
+ALGORITHM: Any = replace(toy_script.ALGORITHM, script=loop)
