@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support import script_advice
 from support.experiments import KNOWN, QWEN2_TINY, load_config, ppo_values, values_of, write_config, write_inputs
 from support.made_run import MadeRun
 from support.rows import fingerprints, open_datasets
@@ -63,7 +64,7 @@ from hpcrl.rewards.service import Service
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrl"
 
-TAKES_ADVICE = {"Problem": 2, "refused": 1, "read_document": 1}
+TAKES_ADVICE = {"Problem": 2, "refused": 1, "read_document": 1, "misuse": 1}
 """Callables by name, and which of their arguments is the advice; of every error of hpcrl's own it is the second."""
 
 
@@ -1250,6 +1251,14 @@ DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_
 SEARCHED = "test_search_page.py::test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on"
 SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
 ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            "recipes/check.py: Leave {}.metric out; in the script, batch.filter leaves samples out.",
+            "recipes/check.py: Set lag to 0.",
+        ),
+        "recipes/test_check.py::test_what_a_graph_decides_is_refused_where_a_script_does",
+    ),
+    **{f"controller/{advice}": script_advice.FOLLOWED_BY for advice in script_advice.IN_A_LOOP},
     "cli/simulate.py: Write 1 or more.": SIMULATED,
     "cli/simulate.py: Write a duration above 0, such as 24h.": SIMULATED,
     "cli/search.py: Give one number, as in --nodes {}.": (

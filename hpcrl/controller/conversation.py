@@ -133,8 +133,6 @@ class Conversation:
         turn = self._turn
         assert turn is not None
         name = self.next_name(call)
-        if name in turn.numbers:
-            raise misuse(f"{name} is a call of the recipe, and what {call} is called the second time.", "Rename one.")
         self._last_place = place()
         turn.times[call] += 1
         turn.asks += 1

@@ -53,12 +53,18 @@ class DeclaredCalls:
         )
 
     def meant(self, role: str, method: str, dataset: Dataset, name: str | None) -> MFC:
-        """The one call. Raises UserCodeError where there is none, or several."""
+        """The one call: by its own name, by its method, or else by what its kind is usually called, where one without a
+        method comes before those that have one. Raises UserCodeError where there is none, or several."""
         found = [call for call in self.calls if call.role == role and method in self.methods(call)]
         fitting = [call for call in found if call.dataset == dataset and name in (None, call.name)]
-        exact = [call for call in fitting if call.name == method]
-        if len(fitting) == 1 or exact:
-            return (exact or fitting)[0]
+        nearer = (
+            [call for call in fitting if call.name == method],
+            [call for call in fitting if call.method == method],
+            [call for call in fitting if not call.method],
+        )
+        fitting = next((calls for calls in nearer if calls), fitting)
+        if len(fitting) == 1:
+            return fitting[0]
         asked = f"{role}.{method}" + (f"(name={name!r})" if name else "")
         there = f"The recipe has of {role}: {self.of_role(role) or 'no call'}."
         if not fitting:

@@ -84,6 +84,8 @@ class Calls:
         ids = batch.ids if batch is not None else ()
         turn, name = self.talk.turn, self.talk.next_name(call.name)
         assert turn is not None
+        if name != call.name and any(name == other.name for other in self.declared.calls):
+            raise misuse(f"{name} is a call of the recipe, and what {call.name} is called here.", "Rename one.")
         if computation is not None:
             told = Computation(call, computation.function, computation.arguments, place())
             self.computations.register(turn.step, name, told)

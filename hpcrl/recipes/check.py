@@ -14,15 +14,14 @@ from hpcrl.dataflow.graph import lags_beyond_choice
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import ROUTER_STATISTICS
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
-from hpcrl.recipes.check_script import script_problems
 
 
 def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """What the algorithm says of its own settings; before that, whether it is declared as it is to be, and whether it
     is known what a step is."""
     found = [*declaration_problems(experiment)] or [*batch_problems(experiment)]
-    own = algorithm_of(experiment).check
-    yield from found or [*own(experiment), *choice_problems(experiment), *script_problems(experiment)]
+    own = algorithm_of(experiment).check(experiment)
+    yield from found or [*own, *choice_problems(experiment), *script_problems(experiment)]
 
 
 def declaration_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -136,6 +135,27 @@ def choice_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         )
 
 
+def script_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """What a graph decides and a script decides itself."""
+    algorithm = algorithm_of(experiment)
+    if algorithm.script is None:
+        return
+    choice = algorithm.choice(experiment)
+    if choice is not None:
+        yield Problem(
+            (f"{choice.setting}.metric",),
+            f"{choice.setting}.metric is set, but {experiment.algorithm} is a script: it chooses its samples itself.",
+            f"Leave {choice.setting}.metric out; in the script, batch.filter leaves samples out.",
+        )
+    if behind := [call.name for call in algorithm.calls(experiment) if call.lag]:
+        yield Problem(
+            ("lag",),
+            f"{', '.join(behind)} would read older parameters, but {experiment.algorithm} is a script: each of its "
+            "calls reads those that its last change has made.",
+            "Set lag to 0.",
+        )
+
+
 def evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """Evaluations that would be asked for and never made."""
     rhythm, algorithm = experiment.control.evaluate, algorithm_of(experiment)
@@ -183,9 +203,9 @@ def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     except ValueError:
         return
     algorithm = algorithm_of(experiment)
+    if algorithm.script is not None and condition.call == SCRIPT:
+        return  # what it logs is known where it does
     reported = dict(algorithm.reported(experiment))
-    if condition.call == SCRIPT and algorithm.script is not None:
-        return  # what it logs is known when it does
     if condition.name in reported.get(condition.call, ()) or _is_of_routers(condition, algorithm, experiment):
         return
     lacking = f"is a metric of a call {condition.call!r}, but the calls are {', '.join(reported)}"

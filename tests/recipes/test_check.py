@@ -145,3 +145,34 @@ def test_a_role_has_a_host_of_its_own_where_its_section_may_ask_for_workers(tmp_
     assert load_config(path, (), ALL_CHECKS)
     with pytest.raises(ConfigurationError, match="= 1, but role 'reward' is declared without a host"):
         load_config(path, ["reward.workers=1"], ALL_CHECKS)
+
+
+LOOP = """
+from dataclasses import replace
+from hpcrl.recipes import grpo
+
+def loop(run, e):
+    for step in run.steps():
+        step.log(n=1)
+
+GRPO = replace(grpo.ALGORITHM, script=loop)
+"""
+
+
+def test_what_a_graph_decides_is_refused_where_a_script_does(tmp_path, monkeypatch):
+    """And taken where the setting is left out, as the advice says; what a script logs may end its run."""
+    write_inputs(tmp_path)
+    (tmp_path / "loop.py").write_text(LOOP)
+    monkeypatch.chdir(tmp_path)
+    values = ppo_values() | {"algorithm": "loop.py:GRPO", "grpo": {"minibatches": 1}}
+    del values["critic"], values["ppo"]
+    values["data"]["samples_per_prompt"] = 2
+    path = write_config(tmp_path / "c.yaml", values)
+
+    def load(*overrides):
+        return load_config(path, overrides, ALL_CHECKS)
+
+    said = refusal(load, "grpo.filter_groups.metric=reward")
+    assert "loop.py:GRPO is a script: it chooses its samples itself. Leave grpo.filter_groups.metric out" in said
+    assert "actor_gen would read older parameters" in refusal(load, "lag=1", "grpo.old_logprobs=recomputed")
+    assert load("lag=0", "control.stop_when=script/n > 3")

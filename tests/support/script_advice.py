@@ -1,0 +1,110 @@
+"""What scripts are advised to do: a line that is refused, and the line that does what its advice says."""
+
+from collections.abc import Mapping
+
+FOLLOWED_BY = "controller/test_advice.py::test_a_script_that_follows_its_advice_gets_further"
+IN_A_LOOP: Mapping[str, tuple[str, str]] = {
+    "conversation.py: Ask from the script's thread: blocking=False gives a future at once.": (
+        "ask = threading.Thread(target=lambda: actor.generate(batch)); ask.start(); ask.join()",
+        "actor.generate(batch, blocking=False)",
+    ),
+    "conversation.py: Calls belong into the loop: for step in run.steps(): batch = step.batch().": (
+        "[*run.steps()]; actor.generate(batch)",
+        "actor.generate(batch)",
+    ),
+    "groups.py: Rename one.": ("actor.pair(batch); actor.pair(batch)", "actor.pair(batch)"),
+    "conversation.py: Rows and futures live in the turn that made them; keep numbers in run.state.": (
+        "kept.append(drawn); kept[0].mean('y')",
+        "run.state.setdefault('mean', drawn.mean('y'))",
+    ),
+    "data_proto.py: A batch has each sample once.": ("batch.concat([batch, batch])", "batch.concat(batch.chunk(2))"),
+    "data_proto.py: Give a true or false for each sample, or ids; reorder takes positions.": (
+        "batch.filter([0, 1])",
+        "batch.filter(batch.ids[:2]); batch.reorder([3, 2, 1, 0])",
+    ),
+    "data_proto.py: Give one for each.": ("batch.filter([True])", "batch.filter([True, False, False, False])"),
+    "data_proto.py: Keep numbers in run.state from turn to turn.": (
+        "kept.append(drawn); drawn.union(kept[0])",
+        "run.state['mean'] = drawn.mean('y')",
+    ),
+    "data_proto.py: Keep step.batch() and step.held_out() apart.": (
+        "step.number == 2 and batch.concat([batch, step.held_out()])",
+        "step.number == 2 and actor.generate(step.held_out())",
+    ),
+    "data_proto.py: Leave it out of one of them, by pop or select.": (
+        "drawn.union(actor.generate(batch))",
+        "drawn.pop('y')[1].union(actor.generate(batch)); drawn.select('x').union(actor.generate(batch))",
+    ),
+    "data_proto.py: Make it first, and put it in by union.": (
+        "drawn.fetch('r')",
+        "drawn.union(reward.score(drawn)).fetch('r')",
+    ),
+    "data_proto.py: Put rows into one: batch.union(…).": (
+        "reference.score([drawn])",
+        "reference.score(batch.union(actor.generate(batch)))",
+    ),
+    "data_proto.py: Select the keys that all of them have.": (
+        "batch.concat([drawn[:2], batch[2:]])",
+        "batch.concat([drawn[:2].select('x'), batch[2:]])",
+    ),
+    "data_proto.py: Select the same samples of both, by filter, before they are put together.": (
+        "batch.union(drawn[:2])",
+        "batch.filter(drawn[:2].ids).union(drawn[:2])",
+    ),
+    "data_proto.py: Test len(batch) before.": (
+        "actor.generate(batch[:0])",
+        "len(batch[:0]) and actor.generate(batch[:0])",
+    ),
+    "data_proto.py: The batch has {}.": ("batch.fetch()", "batch.fetch('x')"),
+    "data_proto.py: Use filter to leave samples out.": ("batch.reorder([0, 1])", "batch.filter(batch.ids[:2])"),
+    "data_proto.py: Write batch[i : i + 1].": ("batch[1]", "batch[1:2]"),
+    "declared.py: Add computed({}, inputs, outputs) to the recipe, or say which is meant: name=….": (
+        "run.compute(same, drawn.union(reward.score(drawn)))",
+        "run.compute(same, drawn.union(reward.score(drawn)), name='scale')",
+    ),
+    "declared.py: Declare it there.": ("actor.generate(batch, name='actor_draw')", "actor.generate(batch)"),
+    "declared.py: Say which: name={}.": ("critic.many(drawn)", "critic.many(drawn, name='critic_one')"),
+    "groups.py: Give it one that has {}.": ("actor.generate()", "actor.generate(batch)"),
+    "groups.py: Put it into the batch: batch = batch.union(…).": (
+        "reward.score(batch)",
+        "batch = batch.union(drawn); reward.score(batch)",
+    ),
+    "groups.py: Use one of these, or declare another.": ("actor.score(drawn)", "reward.score(drawn)"),
+    "json_values.py: Convert it: float(x) of a number of numpy's, x.tolist() of an array, sorted(x) of a set.": (
+        "run.state['x'] = [np.float32(1), np.zeros(2), {2, 1}]",
+        "run.state['x'] = [float(np.float32(1)), np.zeros(2).tolist(), sorted({2, 1})]",
+    ),
+    "json_values.py: Keep numbers of a step in step.log, and rows in batches.": (
+        "run.state['x'] = 'x' * (1 << 20)",
+        "step.log(x=1)",
+    ),
+    "json_values.py: Set its keys instead.": ("run.state = 3", "run.state['x'] = 3"),
+    "json_values.py: Test for it, or keep it as text.": (
+        "run.state['x'] = float('nan')",
+        "run.state['x'] = str(float('nan'))",
+    ),
+    "json_values.py: What is longer belongs into rows, which the function gets by its declared inputs.": (
+        "run.compute(same, drawn.union(reward.score(drawn)), 'x' * (1 << 16), name='scale')",
+        "run.compute(same, drawn.union(reward.score(drawn)), name='scale')",
+    ),
+    "json_values.py: Write it as {}.": ("run.state['x'] = {1: 2}", "run.state['x'] = {'1': 2}"),
+    "results.py: Its numbers are in .stats.": (
+        "scored = drawn.union(reward.score(drawn), reference.score(drawn), critic.many(drawn, name='critic_inf')); "
+        "scored.union(actor.update(scored))",
+        "scored = drawn.union(reward.score(drawn), reference.score(drawn), critic.many(drawn, name='critic_inf')); "
+        "actor.update(scored).stats['loss']",
+    ),
+    "results.py: Name one of these.": ("actor.generate(batch).stats['l']", "actor.generate(batch).stats['loss']"),
+    "run.py: Log numbers.": ("step.log(x='one')", "step.log(x=1)"),
+    "run.py: Name one of these, or declare a call of it: settings may leave a role out.": (
+        "run.group('judge')",
+        "run.group('reward')",
+    ),
+    "run.py: Take it out of it.": ("yield step", "kept.append(step)"),
+    "run.py: Test step.evaluates before; control.evaluate sets it.": (
+        "step.held_out()",
+        "step.evaluates and step.held_out()",
+    ),
+    "view.py: Keep what changes in run.state.": ("e.seed = 2", "run.state['seed'] = 2"),
+}
+"""Advice, and a line of a loop that gets it, and one that follows it."""
