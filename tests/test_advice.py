@@ -1250,7 +1250,11 @@ DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_
 SEARCHED = "test_search_page.py::test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on"
 SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
 ELSEWHERE = {
-    "cli/simulate.py: Write 1 or more.": SIMULATED,
+    "cli/simulate.py: Write 0 or more.": SIMULATED,
+    "cli/simulate.py: Write 1 to {}.": SIMULATED,
+    "placement/lengths.py: Lower data.batch_size, or --steps.": (
+        "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
+    ),
     "cli/simulate.py: Write a duration above 0, such as 24h.": SIMULATED,
     "cli/search.py: Give one number, as in --nodes {}.": (
         "test_profile.py::test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_pays"

@@ -4,17 +4,19 @@ A draw is a function of its arguments: quantiles, in an order that a seed gives,
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
 import msgspec
 import numpy as np
 
-from hpcrl.errors import DataError
+from hpcrl.errors import ConfigurationError, DataError
 
 ARCHIVES = 20
 """Of a run, so many of the newest are read."""
+MOST_TEXTS = 20_000_000
+"""That are drawn: of all steps that are simulated, together."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -26,10 +28,17 @@ class Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """Of texts, [N] each: tokens of a prompt, and of what comes after it."""
+    """Of texts, [N] each: tokens of a prompt, and of what comes after it.
+
+    Texts that are made longer or shorter are drawn in the order in which they were before, so that the same are drawn.
+    """
 
     prompts: np.ndarray
     responses: np.ndarray
+    source: str = "as given"
+    """Where they come from, in words."""
+    order: np.ndarray | None = None
+    """In which texts are drawn; None: by responses, then by prompts."""
 
     def __post_init__(self) -> None:
         if not len(self.prompts) == len(self.responses) > 0:
@@ -42,21 +51,32 @@ class Lengths:
     def drawn(self, rows: int, per_row: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Prompts [rows · per_row], the same for all samples of a row, and responses: as these are spread."""
         count = rows * per_row
-        order = np.lexsort((self.prompts, self.responses))
+        if count > MOST_TEXTS:
+            known = f"lengths of at most {MOST_TEXTS:,} texts are drawn"
+            raise ConfigurationError(
+                [f"{rows:,} rows with {per_row:,} texts each are too many to reckon with: {known}."],
+                "Lower data.batch_size, or --steps.",
+            )
+        order = self.drawn_order
         among = order[((np.arange(count) + 0.5) / count * len(order)).astype(np.int64)]
         among = among[np.random.default_rng(seed).permutation(count)]
         prompts = np.repeat(self.prompts[among[::per_row]], per_row)
         return prompts, self.responses[among]
 
+    @property
+    def drawn_order(self) -> np.ndarray:
+        return np.lexsort((self.prompts, self.responses)) if self.order is None else self.order
+
     def cut(self, longest_prompt: int | None, longest_response: int | None) -> "Lengths":
         """The same with at most so many tokens; None: any number."""
         sides = ((self.prompts, longest_prompt), (self.responses, longest_response))
-        return Lengths(*(lengths if most is None else np.minimum(lengths, most) for lengths, most in sides))
+        prompts, responses = (lengths if most is None else np.minimum(lengths, most) for lengths, most in sides)
+        return replace(self, prompts=prompts, responses=responses)
 
     def scaled(self, factor: float, longest: int) -> "Lengths":
         """The same with longer or shorter responses, of at most so many tokens."""
         responses = np.clip(np.rint(self.responses * factor), 1, longest).astype(np.int64)
-        return Lengths(self.prompts, responses)
+        return replace(self, responses=responses, order=self.drawn_order)
 
 
 def spread_lengths(prompt: tuple[float, float], response: tuple[float, float], longest: tuple[int, int]) -> Lengths:

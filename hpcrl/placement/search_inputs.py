@@ -1,11 +1,13 @@
 """What a search is given from outside: rates of the devices, lengths of texts, memory."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import section
@@ -13,6 +15,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
+from hpcrl.placement.allocate import placed_models
 from hpcrl.placement.capacity import Capacity
 from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, rates_of_gpu
 from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
@@ -134,9 +137,10 @@ def installed_torch() -> str:
         return ""
 
 
-def lengths_asked(experiment: Any) -> Lengths:
-    """Those of a run or of a file, as far as the settings let them; else prompts and responses of half of what they may
-    be, and half of that around it. Raises ConfigurationError, DataError."""
+def lengths_asked(experiment: Any, rates: Rates | None = None) -> Lengths:
+    """Those of a run or of a file, or of the runs that a profile was taken from, as far as the settings let them; else
+    prompts and responses of half of what they may be, and half of that around it. Reads each model's config.json.
+    Raises ConfigurationError, DataError."""
     given = experiment.search.lengths
     data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
     longest_prompt = None if data is None else data.max_prompt_tokens
@@ -148,10 +152,21 @@ def lengths_asked(experiment: Any) -> Lengths:
                 [f"search.lengths = {given} does not exist."], "Name a run's directory, or a file."
             )
         found = lengths_of_run(RunDirectory.look(path).samples) if path.is_dir() else lengths_in(path)
-        return found.cut(longest_prompt, longest_response)
-    prompt, response = longest_prompt or UNKNOWN, longest_response or UNKNOWN
+        return replace(found.cut(longest_prompt, longest_response), source=f"as in {given}")
+    if rates is not None and rates.ran.texts:
+        found = Lengths(*np.array(rates.ran.texts, np.int64).T)
+        source = f"as of the runs of {experiment.search.profile}"
+        return replace(found.cut(longest_prompt, longest_response), source=source)
+    response = longest_response or UNKNOWN
+    prompt = longest_prompt or max(1, min(UNKNOWN, _positions(experiment) - response))
     prompts, responses = ((max(1.0, most / 2), most / 4) for most in (prompt, response))
-    return spread_lengths(prompts, responses, (prompt, response))
+    found = spread_lengths(prompts, responses, (prompt, response))
+    return replace(found, source="taken to be half of what may be, as there is no --lengths")
+
+
+def _positions(experiment: Any) -> int:
+    """Tokens of the longest text that all models take."""
+    return min((it.max_positions for it in placed_models(experiment).values()), default=2 * UNKNOWN)
 
 
 def longer(experiment: Any, lengths: Lengths, factor: float) -> Lengths:

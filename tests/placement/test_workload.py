@@ -9,7 +9,7 @@ import pytest
 from support.kept_run import kept_run, response
 
 from hpcrl.data.pipeline_order import cohorts
-from hpcrl.errors import DataError
+from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.placement.flops import Text
 from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
 from hpcrl.placement.visits import Prompts, Visits, visits_of
@@ -113,6 +113,17 @@ def test_a_draw_has_the_mean_and_the_spread_that_were_asked_for_and_is_always_th
     assert (again == responses).all()
     longer = lengths.scaled(1.3, 512)
     assert longer.responses.max() == 512 and longer.responses.sum() > lengths.responses.sum()
+
+
+def test_texts_whose_responses_are_longer_or_shorter_are_the_same_texts() -> None:
+    lengths = spread_lengths((40, 20), (3, 1), (64, 6))
+    prompts, responses = lengths.drawn(32, 1)
+    for factor in (0.4, 0.7, 1.3, 3.0):
+        again, others = lengths.scaled(factor, 18).drawn(32, 1)
+        assert (again == prompts).all(), factor
+        assert (others == np.clip(np.rint(responses * factor), 1, 18)).all()
+    with pytest.raises(ConfigurationError, match="100,000 rows with 1,000 texts each are too many to reckon with"):
+        lengths.drawn(10**5, 10**3)
 
 
 def test_lengths_of_a_file_are_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
