@@ -46,7 +46,7 @@ def _merged(found: Mapping[int, Iterable[Problem]]) -> Iterator[Problem]:
 
 def _on(counts: list[int]) -> str:
     first, *others = counts
-    return f"on {in_words(first)}" + (f" (as on {mesh_text(others)})" if others else "")
+    return f"on {in_words(first)}" + (f" (as on {mesh_text(tuple(others))})" if others else "")
 
 
 def in_words(count: int) -> str:
