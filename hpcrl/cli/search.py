@@ -157,6 +157,7 @@ def _put(values: dict[str, Any], path: Sequence[str], whole: Mapping[str, Any]) 
 def render(answer: SearchTold) -> RenderableType:
     """For people."""
     tried = f"{'all ' * answer.is_optimal}{answer.proposals:,} plans were tried"
+    tried = "there is one plan" if answer.is_optimal and answer.proposals == 1 else tried
     head = Text(f"{answer.workers} workers of {_size(answer.capacity)}, {plain(answer.rates)}; {tried}\n")
     parts: list[RenderableType] = [head, _plans(answer), Text(), _calls(answer.plans[0]), Text()]
     parts += [Text(plain(line)) for line in (*_why(answer), *_lengths(answer))]

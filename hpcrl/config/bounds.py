@@ -24,6 +24,8 @@ NodeCount = Annotated[
 """How many nodes: a number, or from so many to so many."""
 TOO_MUCH = 2**31
 """Of a count that has no bound of its own: so much is a slip, and fits no table."""
+Tokens = Annotated[int, Meta(ge=1, lt=TOO_MUCH)]
+"""Of a text."""
 MOST_NODES = 65_536
 WIDEST = 1_024
 """Numbers of a range of nodes: each is placed and checked before a run begins."""

@@ -11,6 +11,7 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
+from hpcrl.config.bounds import Tokens
 from hpcrl.errors import ConfigurationError, DataError
 
 ARCHIVES = 20
@@ -22,8 +23,8 @@ MOST_TEXTS = 20_000_000
 class Line(msgspec.Struct, frozen=True):
     """A line of a file of lengths, in tokens."""
 
-    prompt: int
-    response: int
+    prompt: Tokens
+    response: Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +68,9 @@ class Lengths:
     def drawn_order(self) -> np.ndarray:
         return np.lexsort((self.prompts, self.responses)) if self.order is None else self.order
 
-    def cut(self, longest_prompt: int | None, longest_response: int | None) -> "Lengths":
-        """The same with at most so many tokens; None: any number."""
-        sides = ((self.prompts, longest_prompt), (self.responses, longest_response))
-        prompts, responses = (lengths if most is None else np.minimum(lengths, most) for lengths, most in sides)
+    def cut(self, longest_prompt: int, longest_response: int) -> "Lengths":
+        """The same with at most so many tokens."""
+        prompts, responses = np.minimum(self.prompts, longest_prompt), np.minimum(self.responses, longest_response)
         return replace(self, prompts=prompts, responses=responses)
 
     def scaled(self, factor: float, longest: int) -> "Lengths":
@@ -99,13 +99,18 @@ def _quantiles(mean: float, deviation: float, longest: int, seed: int, count: in
 
 def lengths_in(path: Path) -> Lengths:
     """Of a file with a line for each text, {"prompt": 31, "response": 240}. Raises DataError."""
+    lines, where = [], f"{path}"
     try:
-        lines = [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines() if line.strip()]
-        return _of_lines(lines)
-    except (OSError, msgspec.DecodeError, ValueError) as error:
-        raise DataError(
-            f'{path}: {error}. A file of lengths has lines like {{"prompt": 31, "response": 240}}, in tokens.'
-        ) from error
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            where = f"{path}, line {number}"
+            if line.strip():
+                lines.append(msgspec.json.decode(line, type=Line))
+        if not lines:
+            raise ValueError("it has no lines")
+    except (OSError, ValueError) as error:
+        like = 'A file of lengths has lines like {"prompt": 31, "response": 240}, in tokens.'
+        raise DataError(f"{where}: {error}. {like}") from error
+    return _of_lines(lines)
 
 
 def lengths_of_run(samples: Path) -> Lengths:

@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from hpcrl.config.bounds import Tokens
+
 SECOND = 1e9
 """Nanoseconds."""
 
@@ -168,7 +170,7 @@ class Ran(msgspec.Struct, frozen=True):
     """Call → nanoseconds, of those that are reckoned from nothing."""
     scales: dict[str, float] = {}
     """Call → by how much it took longer than is reckoned of it."""
-    texts: tuple[tuple[int, int], ...] = ()
+    texts: tuple[tuple[Tokens, Tokens], ...] = ()
     """Tokens of a prompt and of its response, of some texts."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from hpcrl.config.bounds import TOO_MUCH
 from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
@@ -26,7 +27,7 @@ from hpcrl.placement.rates import Rates, rates_from_json
 RESERVED = 0.08
 """Of a GPU's memory, for its driver, for libraries and for what lies between blocks."""
 UNKNOWN = 1024
-"""Tokens of a prompt at most, where the settings do not say it."""
+"""Tokens of a prompt, or of an answer, at most, where the settings do not say it."""
 
 
 def rates_asked(experiment: Any) -> Rates:
@@ -143,8 +144,9 @@ def lengths_asked(experiment: Any, rates: Rates | None = None) -> Lengths:
     Raises ConfigurationError, DataError."""
     given = experiment.search.lengths
     data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
-    longest_prompt = None if data is None else data.max_prompt_tokens
-    longest_response = None if generation is None else generation.max_new_tokens
+    prompt = None if data is None else data.max_prompt_tokens
+    response = None if generation is None else generation.max_new_tokens
+    longest = max(1, prompt or _positions(experiment) - (response or 1)), response or _positions(experiment)
     if given is not None:
         path = Path(given)
         if not path.exists():
@@ -152,21 +154,19 @@ def lengths_asked(experiment: Any, rates: Rates | None = None) -> Lengths:
                 [f"search.lengths = {given} does not exist."], "Name a run's directory, or a file."
             )
         found = lengths_of_run(RunDirectory.look(path).samples) if path.is_dir() else lengths_in(path)
-        return replace(found.cut(longest_prompt, longest_response), source=f"as in {given}")
+        return replace(found.cut(*longest), source=f"as in {given}")
     if rates is not None and rates.ran.texts:
         found = Lengths(*np.array(rates.ran.texts, np.int64).T)
-        source = f"as of the runs of {experiment.search.profile}"
-        return replace(found.cut(longest_prompt, longest_response), source=source)
-    response = longest_response or UNKNOWN
-    prompt = longest_prompt or max(1, min(UNKNOWN, _positions(experiment) - response))
-    prompts, responses = ((max(1.0, most / 2), most / 4) for most in (prompt, response))
-    found = spread_lengths(prompts, responses, (prompt, response))
+        return replace(found.cut(*longest), source=f"as of the runs of {experiment.search.profile}")
+    most = [set_ or min(UNKNOWN, known) for set_, known in zip((prompt, response), longest, strict=True)]
+    prompts, responses = ((max(1.0, it / 2), it / 4) for it in most)
+    found = spread_lengths(prompts, responses, (most[0], most[1]))
     return replace(found, source="taken to be half of what may be, as there is no --lengths")
 
 
 def _positions(experiment: Any) -> int:
     """Tokens of the longest text that all models take."""
-    return min((it.max_positions for it in placed_models(experiment).values()), default=2 * UNKNOWN)
+    return min((it.max_positions for it in placed_models(experiment).values()), default=TOO_MUCH)
 
 
 def longer(experiment: Any, lengths: Lengths, factor: float) -> Lengths:

@@ -31,6 +31,10 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b'{"time": 3}\n', "is no profile: it is JSON of something else (Object missing required field `source`)."),
         (WHOLE.replace(b'"bytes_per_s": ', b'"bytes_per_s": -'), "is no profile: it is JSON of something else ("),
         (WHOLE.replace(b'"latency_ns": ', b'"latency_ns": -'), "is no profile: it is JSON of something else ("),
+        (
+            WHOLE.replace(b'"texts": []', b'"texts": [[3, 0]]'),
+            "is no profile: it is JSON of something else (Expected `int`",
+        ),
         (WHOLE[:-40], "is no profile: it is not whole."),
         (WHOLE.replace(b":", b";", 1), "is no profile: it is damaged JSON ("),
         (None, "cannot be read: Is a directory."),

@@ -130,9 +130,15 @@ def test_lengths_of_a_file_are_read_and_what_is_none_is_refused(tmp_path: Path) 
     path = tmp_path / "lengths.jsonl"
     path.write_text("".join(json.dumps({"prompt": 3 + i, "response": 10 * (i + 1)}) + "\n" for i in range(4)))
     assert lengths_in(path).responses.tolist() == [10, 20, 30, 40]
-    path.write_text('{"prompt": 3}\n')
-    with pytest.raises(DataError, match="A file of lengths has lines like"):
-        lengths_in(path)
+    for content, said in (
+        ('{"prompt": 3, "response": 4}\n\n{"prompt": 3}\n', "line 3: Object missing required field `response`"),
+        ('{"prompt": 3, "response": 0}', "line 1: Expected `int` >= 1"),
+        ('{"prompt": 3, "response": 99999999999999999999}', "line 1: Expected `int` <= 2147483647"),
+        ("\n", "it has no lines. A file of lengths has lines like"),
+    ):
+        path.write_text(content)
+        with pytest.raises(DataError, match=said):
+            lengths_in(path)
     with pytest.raises(ValueError, match="at least one token"):
         Lengths(np.array([1]), np.array([0]))
 
@@ -140,7 +146,7 @@ def test_lengths_of_a_file_are_read_and_what_is_none_is_refused(tmp_path: Path) 
 def test_lengths_are_cut_to_what_a_run_allows() -> None:
     cut = Lengths(np.array([9000, 3]), np.array([99999, 7])).cut(1024, 2048)
     assert cut.prompts.tolist() == [1024, 3] and cut.responses.tolist() == [2048, 7]
-    assert cut.cut(None, 5).responses.tolist() == [5, 5] and cut.cut(None, 5).prompts.tolist() == [1024, 3]
+    assert cut.cut(1024, 5).responses.tolist() == [5, 5] and cut.cut(1024, 5).prompts.tolist() == [1024, 3]
 
 
 def test_lengths_of_a_run_are_those_of_its_archives(tmp_path: Path) -> None:
