@@ -124,7 +124,7 @@ def test_a_range_of_nodes_grows_when_the_late_ones_come(folder, capsys):
         ("--seed -1", "--seed -1 is no seed", "--seed 1"),
         (f"--lose {'9' * 5000}@step1", "is no number of 0 or more, with 9 digits at most", "--lose 0@step1"),
         ("--preempt 1@4s:x", "--preempt 1@4s:x: x is no duration", "--preempt 1@4s:30s"),
-        ("--wall-time 11s", "finished no call", "--wall-time 1h"),
+        ("--wall-time 11s", "finished no call: the run is to go: its allocation ends soon, and ", "--wall-time 1h"),
     ],
 )
 def test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on(folder, capsys, words, said, instead):
