@@ -72,6 +72,11 @@ def test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_
     capsys.readouterr()
     assert main(["search", "grpo.yaml", "--profile", "profile.json", "--proposals", "50"]) == ExitCode.DONE
     assert "measured by profile.json.run" in capsys.readouterr().out
+    for others, differs in (("wide.yaml", "of other models"), ("grpo.yaml --nodes 2", "on other numbers")):
+        assert main(["profile", *others.split(), "--out", "profile.json"]) == ExitCode.CONFIGURATION
+        assert f"{RUN.absolute()} is not the run of this profile, but of one {differs}" in capsys.readouterr().err
+    assert main(PROFILE) == ExitCode.DONE
+    assert "extends it" not in capsys.readouterr().out
     assert main(["search", "wide.yaml", "--profile", "profile.json", "--proposals", "50"]) == ExitCode.CONFIGURATION
     said = capsys.readouterr().err
     assert "does not fit: actor has blocks of shape h64" in said and "Make one with `hpcrl profile`" in said
