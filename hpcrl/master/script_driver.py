@@ -69,7 +69,8 @@ class ScriptDriver(Driver):
         self._export_loaded()
         if self._source.schedule.has_stopped([row.metrics for row in recovery.metrics]):
             self._no_more_steps = True
-        self._answer(ScriptBegins(cut + 1, None if before is None else before.state))
+        self._begins: ScriptBegins | None = ScriptBegins(cut + 1, None if before is None else before.state)
+        """What the script has yet to be told, by the thread that sends."""
 
     def _hear_script(self, body: FromScript) -> None:
         match body:
@@ -97,6 +98,9 @@ class ScriptDriver(Driver):
 
     # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _go_on(self) -> None:
+        if self._begins is not None:
+            self._answer(self._begins)
+            self._begins = None
         for turn in list(self._turns.values()):
             if turn.ended is not None and not turn.is_over and not any(turn.unexecuted.values()):
                 self._over(turn)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from support.chaos import (
     toy_experiment,
     whole_run,
 )
+from support.cluster import wait_until_gone
 from support.faults import Strike
 
 from hpcrl.config.control import ControlConfig
@@ -138,6 +140,14 @@ DIFFERS = {
 }
 
 
+def struck(run: RunDirectory, folder: Path) -> None:
+    """Begin it; its master is killed in the second turn, whose first asks have lines."""
+    jobs = begin(run, "first", Strike(folder, "strike", "master", "master.ask", "KILL", "self", 9))
+    assert jobs.wait_for("master", 90) == -signal.SIGKILL, outputs(run)
+    jobs.kill_all()
+    wait_until_gone(run.root)
+
+
 @pytest.mark.parametrize("mood", DIFFERS)
 def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_on_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str
@@ -146,11 +156,9 @@ def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_o
     (tmp_path / "whole").mkdir()
     undisturbed = remains(whole_run(tmp_path / "whole", experiment))
     run = create_run(tmp_path / "run", experiment)
-    jobs = begin(run, "first", Strike(tmp_path, "strike", "master", "master.ask", "KILL", "self", 9))
-    jobs.wait_for("master", 60)
-    jobs.kill_all()
+    struck(run, tmp_path)
     before = [line for line in events(run) if isinstance(line, Done | Trained | Called | Closed)]
-    assert before[-1].step == 2, "the first step is closed"
+    assert before and before[-1].step == 2, (outputs(run), events(run))
     with monkeypatch.context() as patch:
         patch.setenv(wayward_script.MOOD, mood)
         jobs = begin(run, "again")
@@ -168,9 +176,7 @@ def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(tmp
     """A changed setting is seen from the first ask without a line on; before, it would look like another script."""
     experiment = replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3))
     run = create_run(tmp_path / "run", experiment)
-    jobs = begin(run, "first", Strike(tmp_path, "strike", "master", "master.ask", "KILL", "self", 9))
-    jobs.wait_for("master", 60)
-    jobs.kill_all()
+    struck(run, tmp_path)
     changed = replace(experiment, toy=replace(experiment.toy, lr=0.25))
     run.submit_settings("s0", run.add_settings(to_dict(changed)))
     assert finish(run) == [0], outputs(run)
