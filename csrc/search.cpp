@@ -284,17 +284,21 @@ class Scorer {
     }
 };
 
-// The best plans that were seen, each once, best first; equal scores by their options.
+// The best plans that were seen, best first; of those with equal scores, the first by their options.
 class Best {
   public:
     Best(int64_t calls, int64_t size, int64_t* plans, int64_t* scores)
         : calls(calls), size(size), plans(plans), scores(scores) {}
 
     void see(const int64_t* plan, const Score& score) {
-        if (count == size && !before(score, plan, count - 1)) return;
         int64_t at = count;
-        while (at > 0 && before(score, plan, at - 1)) --at;
-        if (at > 0 && of(at - 1) == score && std::equal(plan, plan + calls, plans + (at - 1) * calls)) return;
+        while (at > 0 && score < of(at - 1)) --at;
+        if (at > 0 && of(at - 1) == score) {
+            int64_t* same = plans + (at - 1) * calls;
+            if (std::lexicographical_compare(plan, plan + calls, same, same + calls)) std::copy_n(plan, calls, same);
+            return;
+        }
+        if (at == size) return;
         if (count < size) ++count;
         for (int64_t i = count - 1; i > at; --i) {
             std::copy_n(plans + (i - 1) * calls, calls, plans + i * calls);
@@ -313,10 +317,6 @@ class Best {
     int64_t *plans, *scores;
 
     Score of(int64_t i) const { return {scores[i * 3], scores[i * 3 + 1], scores[i * 3 + 2]}; }
-    bool before(const Score& score, const int64_t* plan, int64_t i) const {
-        if (!(of(i) == score)) return score < of(i);
-        return std::lexicographical_compare(plan, plan + calls, plans + i * calls, plans + (i + 1) * calls);
-    }
 };
 
 // One of a call's options on a mesh, or at a place, as `starts` has them; false where it has none there.

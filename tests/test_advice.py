@@ -1259,7 +1259,11 @@ ELSEWHERE = {
         "recipes/test_check.py::test_what_a_graph_decides_is_refused_where_a_script_does",
     ),
     **{f"controller/{advice}": script_advice.FOLLOWED_BY for advice in script_advice.IN_A_LOOP},
-    "cli/simulate.py: Write 1 or more.": SIMULATED,
+    "cli/simulate.py: Write 0 or more.": SIMULATED,
+    "cli/simulate.py: Write 1 to {}.": SIMULATED,
+    "placement/lengths.py: Lower data.batch_size, or --steps.": (
+        "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
+    ),
     "cli/simulate.py: Write a duration above 0, such as 24h.": SIMULATED,
     "cli/search.py: Give one number, as in --nodes {}.": (
         "test_profile.py::test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_pays"

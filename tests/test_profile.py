@@ -72,6 +72,11 @@ def test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_
     capsys.readouterr()
     assert main(["search", "grpo.yaml", "--profile", "profile.json", "--proposals", "50"]) == ExitCode.DONE
     assert "measured by profile.json.run" in capsys.readouterr().out
+    for others, differs in (("wide.yaml", "of other models"), ("grpo.yaml --nodes 2", "on other numbers")):
+        assert main(["profile", *others.split(), "--out", "profile.json"]) == ExitCode.CONFIGURATION
+        assert f"{RUN.absolute()} is not the run of this profile, but of one {differs}" in capsys.readouterr().err
+    assert main(PROFILE) == ExitCode.DONE
+    assert "extends it" not in capsys.readouterr().out
     assert main(["search", "wide.yaml", "--profile", "profile.json", "--proposals", "50"]) == ExitCode.CONFIGURATION
     said = capsys.readouterr().err
     assert "does not fit: actor has blocks of shape h64" in said and "Make one with `hpcrl profile`" in said
@@ -113,8 +118,8 @@ def test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_
     own = {it.call: it.seconds for plan in answer.others if plan.name == "the settings" for it in plan.calls}
     assert {call: own[call] for call in measured.seconds} == pytest.approx(measured.seconds, rel=0.01)
     assert own["rew_inf"] > 0 and any("rew_inf counts as" in it and "was measured" in it for it in answer.notices)
-    assert "calibrated by run" in answer.rates and f"hpcrl resume {folder / 'run'}" in shown.err
-    assert "Its steps took" in shown.err and measured.closed == 3
+    assert "calibrated by run" in answer.rates and "A step of run took" in shown.err and measured.closed == 3
+    assert answer.notices[0].endswith("; as in " + str(folder / "run") + ".") and "hpcrl resume" not in shown.err
     assert main(["search", "grpo.yaml", "--after", "run", "--nodes", "1-2"]) == ExitCode.CONFIGURATION
     assert "1-2 is a range, but --after compares" in (said := capsys.readouterr().err) and "as in --nodes 1." in said
     a_profile_comes_out_of_it(folder, measured.seconds, capsys)
@@ -130,7 +135,11 @@ def a_profile_comes_out_of_it(folder: Path, measured: dict[str, float], capsys: 
     assert "no run made any" in said.err
     rates = rates_from_json((folder / "profile.json").read_bytes())
     held_to_its_shape(rates)
-    assert rates.calls["rew_inf"] > 0 and rates.source.startswith("taken from run; parts of models in proportion as")
+    assert (
+        rates.ran.calls["rew_inf"] > 0
+        and rates.ran.texts
+        and rates.source.startswith("taken from run; parts of models in proportion as")
+    )
     assert main(["search", "grpo.yaml", "--profile", "profile.json", "--proposals", "50", "--json"]) == ExitCode.DONE
     answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
     own = {it.call: it.seconds for plan in answer.others if plan.name == "the settings" for it in plan.calls}

@@ -32,6 +32,7 @@ def writable(option: str, path: str | Path) -> Iterator[Path]:
         yield Path(path)
     except OSError as error:
         if error.errno not in MISTAKES:
+            error.filename = f"{option} {path}"  # of a write that fails the system names no file
             raise
         raise _refused(option, path, _why(Path(path), error)) from None
 

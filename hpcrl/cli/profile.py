@@ -89,13 +89,16 @@ def _from_runs(given: Namespace, runs: Sequence[str], overrides: Sequence[str]) 
 def _measured(config: str, place: Path, minutes: float, wait: bool, overrides: Sequence[str]) -> int:
     """Submit the run, or resume it where it is there; its exit code."""
     # Only a valid command is worth the import of sockets and HDF5.
-    from hpcrl.launch.profiling import profile_of
+    from hpcrl.durable.rundir import RunDirectory
+    from hpcrl.launch.profiling import profile_of, refuse_another
     from hpcrl.launch.submit import resume, submit
 
-    if (place / "run.json").is_file():
-        return resume(place, wait)
     experiment = replace(read_experiment(config, [*overrides, "allocation=manual"]), allocation="manual")
     profile, left_out = profile_of(experiment, minutes)
+    if (place / "run.json").is_file():
+        refuse_another(run := RunDirectory.look(place), profile)
+        verdict = run.newest_verdict()
+        return int(ExitCode.DONE) if verdict and verdict.state == "done" else resume(place, wait)
     for line in left_out:
         print(plain(line), file=sys.stderr)
     print(f"{len(profile.measured.tasks)} things are measured: {place}")

@@ -26,10 +26,9 @@ def whole_option(word: str, short: Collection[str]) -> str:
 def reckoned_from(lengths: Lengths, experiment: ExperimentConfig, source: str) -> Iterator[str]:
     prompts, responses, asked = lengths.prompts, lengths.responses, experiment.search
     spread = f"prompts of {prompts.mean():.0f} ± {prompts.std():.0f} tokens, responses of {responses.mean():.0f} ± "
-    as_in = f"as in {asked.lengths}" if asked.lengths else "taken to be half of what may be, as there is no --lengths"
-    yield f"Texts: {spread}{responses.std():.0f}; {as_in}."
+    yield f"Texts: {spread}{responses.std():.0f}; {lengths.source}."
     if asked.profile is None:
-        yield f"Times come from {source}; a profile is more exact."
+        yield f"Times: {source}; a profile is more exact."
 
 
 def does_not_fit(experiment: ExperimentConfig, rates: Rates, capacity: Capacity | None) -> Iterator[str]:
@@ -57,4 +56,6 @@ def _lacks(experiment: ExperimentConfig, rates: Rates, capacity: Capacity | None
 
 
 def duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2g} s"
+    if seconds >= 99.95:
+        return f"{seconds:.1f} s"
+    return f"{seconds:#.3g} s" if seconds >= 0.001 else f"{seconds:.2g} s"

@@ -69,11 +69,11 @@ def run(words: Sequence[str]) -> int:
     found = in_simulated_order(_search(experiment, after))
     answer = _told(found, experiment)
     print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
-    best, step_s = found.settled(), answer.plans[0].step_s
+    best, best_s = found.settled(), answer.plans[0].step_s
     if after is not None:
-        _tell_payback(after, step_s, experiment, best)
+        _tell_payback(after, (found, best_s), experiment, best)
     if given.out:
-        _write(given.out, given.config, (experiment, best), f"is expected to take {step_s:.3g} s", overrides)
+        _write(given.out, given.config, (experiment, best), f"is expected to take {best_s:.3g} s", overrides)
     elif not given.json:
         print("To write a configuration with plan 1, add: --out best.yaml", file=sys.stderr)
     return int(ExitCode.DONE)
@@ -116,10 +116,13 @@ def _search(experiment: ExperimentConfig, after: RunDirectory | None) -> Found:
     return search_for(asked, capacity_of(experiment), partial(calibrated, after))
 
 
-def _tell_payback(after: RunDirectory, step_s: float, experiment: ExperimentConfig, best: Any) -> None:
+def _tell_payback(after: RunDirectory, found: tuple[Found, float], experiment: ExperimentConfig, best: Any) -> None:
+    told = payback(after, found[1], found[0].costs.rates)
+    print(told.said, file=sys.stderr)
+    if told.pays is False:
+        return
     changed = [it for it in changes(experiment, best, [ChangeClass.PLACEMENT]) if it.key.partition(".")[0] != "search"]
     words = " ".join(f"--{it.key} {shlex.quote(_typed(it.value))}" for it in changed if it.key != "cluster.device")
-    print(payback(after, step_s), file=sys.stderr)
     print(f"With it: hpcrl stop {after.root}; hpcrl resume {after.root} {words}", file=sys.stderr)
 
 
@@ -154,6 +157,7 @@ def _put(values: dict[str, Any], path: Sequence[str], whole: Mapping[str, Any]) 
 def render(answer: SearchTold) -> RenderableType:
     """For people."""
     tried = f"{'all ' * answer.is_optimal}{answer.proposals:,} plans were tried"
+    tried = "there is one plan" if answer.is_optimal and answer.proposals == 1 else tried
     head = Text(f"{answer.workers} workers of {_size(answer.capacity)}, {plain(answer.rates)}; {tried}\n")
     parts: list[RenderableType] = [head, _plans(answer), Text(), _calls(answer.plans[0]), Text()]
     parts += [Text(plain(line)) for line in (*_why(answer), *_lengths(answer))]

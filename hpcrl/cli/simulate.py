@@ -48,6 +48,7 @@ from hpcrl.simulation.told import AttemptTold, SimulationTold, told
 SHORT = ("profile", "device", "lengths")
 """Settings of `search` that this command takes without it."""
 STEPS = 10
+MOST_STEPS = 10_000
 ATTEMPTS_SHOWN = 20
 LISTED = {
     "--lose": "NODE@WHEN: a node is gone without a word, at 40s, 2h, or once step3 opens",
@@ -96,7 +97,8 @@ def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, se
         experiment = on_its_device(experiment, capacity)
     evaluates = algorithm_of(experiment).evaluates(experiment)
     steps = steps or min(experiment.control.steps or STEPS, STEPS)
-    rates, lengths = rates_asked(experiment), lengths_asked(experiment)
+    rates = rates_asked(experiment)
+    lengths = lengths_asked(experiment, rates)
     costs = read_costs(experiment, rates, workload_of(experiment, lengths))
     replaces = _replaces_nodes(experiment.cluster)
     run = partial(simulated_steps, experiment, costs, lengths, steps, replaces_nodes=replaces, seed=seed)
@@ -146,8 +148,12 @@ def _parser() -> ArgumentParser:
 
 def _disturbances(given: Namespace) -> Disturbances:
     """Raises ConfigurationError, naming what was written and what is expected."""
-    if given.steps is not None and given.steps < 1:
-        raise ConfigurationError([f"--steps {given.steps} is no number of steps."], "Write 1 or more.")
+    if given.steps is not None and not 1 <= given.steps <= MOST_STEPS:
+        raise ConfigurationError(
+            [f"--steps {given.steps} is no number of steps to simulate."], f"Write 1 to {MOST_STEPS:,}."
+        )
+    if given.seed < 0:
+        raise ConfigurationError([f"--seed {given.seed} is no seed."], "Write 0 or more.")
     times = {option: _seconds(given, option) for option in TIMES}
     for option in ("--mtbf", "--wall-time"):
         if times[option] == 0:

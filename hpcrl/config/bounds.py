@@ -22,6 +22,13 @@ NodeCount = Annotated[
     "count or range",
 ]
 """How many nodes: a number, or from so many to so many."""
+TOO_MUCH = 2**31
+"""Of a count that has no bound of its own: so much is a slip, and fits no table."""
+Tokens = Annotated[int, Meta(ge=1, lt=TOO_MUCH)]
+"""Of a text."""
+MOST_NODES = 65_536
+WIDEST = 1_024
+"""Numbers of a range of nodes: each is placed and checked before a run begins."""
 
 
 def ends_of(nodes: int | str) -> tuple[int, int]:
@@ -33,7 +40,7 @@ def ends_of(nodes: int | str) -> tuple[int, int]:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    return text.isascii() and text.isdecimal() and len(text) < len(str(TOO_MUCH))
 
 
 def marks(hint: Any) -> Iterator[Any]:
@@ -55,9 +62,22 @@ def broken_bound(hint: Any, value: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return in_words(hint) or "a finite number"
     if "count or range" in marks(hint):
-        least, most = ends_of(value)
-        return None if 1 <= least <= most else in_words(hint)
+        return _broken_nodes(*ends_of(value), in_words(hint))
+    if (
+        isinstance(value, int)
+        and abs(value) >= TOO_MUCH
+        and not any(isinstance(it, Meta) and it.le for it in marks(hint))
+    ):
+        return f"{in_words(hint)} and below 2^31".removeprefix(" and ")
     return None
+
+
+def _broken_nodes(least: int, most: int, allowed: str) -> str | None:
+    if not 1 <= least <= most:
+        return allowed
+    if most > MOST_NODES:
+        return f"at most {MOST_NODES:,}"
+    return None if most - least < WIDEST else f"a range of at most {WIDEST:,} numbers"
 
 
 def in_words(hint: Any) -> str:

@@ -1,7 +1,9 @@
 """Where a run's processes are, and how long they wait for each other."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from hpcrl.config.bounds import Count, NodeCount, NonNegative, Positive, ends_of
 from hpcrl.config.fields import ChangeClass, NameText, PathText
@@ -37,7 +39,7 @@ class ClusterConfig:
     nodes: NodeCount = 1
     """Nodes, each with one agent; with type local, several agents on this machine. A range, such as 2-8: the run takes
     what it can get, from the least number to the most."""
-    workers_per_node: Count = 2
+    workers_per_node: Annotated[int, Meta(ge=1, le=1024)] = 2
     """Model workers per node: one per GPU, or CPU processes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What a worker computes on; auto takes GPUs where there are any."""

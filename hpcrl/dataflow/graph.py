@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, Problem
 
 Kind = Literal["generate", "inference", "train_step", "evaluate", "blend"]
 Dataset = Literal["train", "eval"]
@@ -218,7 +218,7 @@ def _name_problems(calls: Sequence[MFC]) -> Iterator[str]:
             yield f"call name {name!r} becomes part of file names: use letters, digits and _ after a first letter"
 
 
-def _call_problems(calls: Sequence[MFC]) -> Iterator[str]:
+def _call_problems(calls: Sequence[MFC]) -> Iterator[str | Problem]:
     changing: dict[str, str] = {}
     for mfc in calls:
         yield from _remap_problems(mfc)
@@ -270,9 +270,10 @@ def _remap_problems(mfc: MFC) -> Iterator[str]:
         yield f"{mfc.name}.output_remap gives two outputs one name: {dict(mfc.output_remap)}; give each its own"
 
 
-def _lag_problems(mfc: MFC) -> Iterator[str]:
+def _lag_problems(mfc: MFC) -> Iterator[str | Problem]:
     if mfc.lag < 0:
-        yield f"{mfc.name}.lag is {mfc.lag}; it counts versions that a call may be behind: 0 (on-policy) or more"
+        text = f"{mfc.name}.lag is {mfc.lag}; it counts versions that a call may be behind: 0 (on-policy) or more"
+        yield Problem(("lag",), text)
     if mfc.lag > 0 and (mfc.changes or mfc.dataset == "eval"):
         yield (
             f"{mfc.name}.lag is {mfc.lag}, but a train_step, a blend, or a call on evaluation data, reads the "

@@ -3,6 +3,7 @@ long the calls take that nobody can reckon."""
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from math import ceil
 from statistics import median
 from typing import Any, NamedTuple
@@ -11,15 +12,19 @@ import msgspec
 
 from hpcrl.config.changes import with_nodes
 from hpcrl.costs import decode
+from hpcrl.durable.attempts import newest_nodes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError
 from hpcrl.inspect.lines import Tail
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.words import counted
 from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.lengths import lengths_of_run
 from hpcrl.placement.placing import Placed
 from hpcrl.placement.plan import plan_for, read_plan
-from hpcrl.placement.rates import Rates
+from hpcrl.placement.rates import Ran, Rates
 from hpcrl.placement.search_inputs import lengths_asked
+from hpcrl.placement.step_times import expected_step
 from hpcrl.placement.workload import workload_of
 from hpcrl.recipes.algorithm import experiment_from
 
@@ -27,35 +32,37 @@ FIRST = 1
 """Steps of an attempt that do not count: kernels are made and files are read."""
 
 
-class Ran(NamedTuple):
+class Steps(NamedTuple):
     """What the steps of a run took."""
 
     seconds: dict[str, float]
     """Call → of its slowest part, by its slowest worker; the middle one of all steps."""
     steps: int
     step_s: float
+    """From one step's end to the next one's: steps overlap. The middle one."""
     start_s: float
     """Of an attempt, until its first step had opened."""
     closed: int
     """The newest step."""
 
 
-def ran(run: RunDirectory) -> Ran:
+def ran(run: RunDirectory) -> Steps:
     """Raises DataError where no step has closed."""
     taken: defaultdict[str, list[float]] = defaultdict(list)
     steps, starts, closed = [], [], 0
     for attempt in run.numbers():
         rows = [decode(text) for text in Tail(run.costs(attempt)).each()]
         starts += [rows[0].at_s - rows[0].seconds] if rows else []
-        for row in rows[FIRST:] or rows:
-            steps.append(row.seconds)
+        usual = rows[FIRST:] or rows
+        steps += [after.at_s - before.at_s for before, after in pairwise(usual)] or [it.seconds for it in usual]
+        for row in usual:
             for call, cost in row.calls.items():
                 if cost.spans:
                     taken[call].append(max(span.seconds for span in cost.spans))
         closed = max([closed, *(row.step for row in rows)])
     if not steps:
         raise DataError(f"{run.root} has closed no step, so nothing is known of its calls.")
-    return Ran({call: median(it) for call, it in taken.items()}, len(steps), median(steps), median(starts), closed)
+    return Steps({call: median(it) for call, it in taken.items()}, len(steps), median(steps), median(starts), closed)
 
 
 def like(experiment: Any, run: RunDirectory) -> Any:
@@ -67,22 +74,37 @@ def like(experiment: Any, run: RunDirectory) -> Any:
     return replace(experiment, search=replace(experiment.search, lengths=str(run.root)))
 
 
-def payback(run: RunDirectory, expected_s: float) -> str:
-    """Whether resuming with a plan whose step is expected to take so long gains more than it costs."""
-    measured, steps = ran(run), experiment_from(run.configuration()).control.steps
-    gain = measured.step_s - expected_s
-    each = f"Its steps took {measured.step_s:.3g} s, and plan 1's are expected to take {expected_s:.3g} s"
+class Payback(NamedTuple):
+    """Whether resuming with a plan gains more than it costs, in words."""
+
+    said: str
+    pays: bool | None
+    """None: nobody knows how many steps are left."""
+
+
+def payback(run: RunDirectory, expected_s: float, rates: Rates) -> Payback:
+    """Of a plan whose step is expected to take so long by rates that this run has calibrated."""
+    measured, reader = ran(run), RunReader(run)
+    experiment = like(experiment_from(run.configuration()), run)
+    own = expected_step(experiment, len(newest_nodes(run) or ()) or experiment.cluster.most_nodes, rates)
+    own_s = measured.step_s if own is None else own.seconds
+    reckoned = "" if own is None else f" ({own_s:.3g} s as reckoned from its calls)"
+    said = f"A step of {run.root.name} took {measured.step_s:.3g} s{reckoned}, and one of plan 1 is expected to take"
+    gain = own_s - expected_s
     if gain <= 0:
-        return f"{each}: resuming with it gains nothing."
-    even = (
-        f"a new attempt takes {measured.start_s:.3g} s to begin, so it pays after {ceil(measured.start_s / gain)} steps"
-    )
+        return Payback(f"{said} {expected_s:.3g} s: resuming with it gains nothing.", False)
+    said += f" {gain:.3g} s less"
+    begins = f"A new attempt takes {measured.start_s:.3g} s to begin, so it pays after"
+    said += f". {begins} {counted(ceil(measured.start_s / gain), 'step')}"
+    steps = reader.length(experiment.control.steps, experiment.control.epochs)
     if steps is None:
-        return f"{each}; {even}."
+        return Payback(f"{said}.", None)
     left = max(0, steps - measured.closed)
+    if not left:
+        return Payback(f"{said}; none are left.", False)
     saved = left * gain - measured.start_s
-    verdict = f"it saves {saved:.3g} s" if saved > 0 else "it does not pay"
-    return f"{each}; {even}. {left} are left: {verdict}."
+    verdict = f"it saves about {saved:.3g} s" if saved > 0 else "it does not pay"
+    return Payback(f"{said}; {left} {'is' if left == 1 else 'are'} left: {verdict}.", saved > 0)
 
 
 def calibrated(run: RunDirectory, rates: Rates) -> Rates:
@@ -90,14 +112,17 @@ def calibrated(run: RunDirectory, rates: Rates) -> Rates:
     texts are. Raises DataError."""
     settings = experiment_from(run.configuration())
     experiment = like(with_nodes(settings, settings.cluster.most_nodes), run)
-    measured, bare = ran(run), msgspec.structs.replace(rates, calls={}, scales={})
+    measured, bare = ran(run), msgspec.structs.replace(rates, ran=Ran())
     costs = read_costs(experiment, bare, workload_of(experiment, lengths_asked(experiment)))
     reckoned = _reckoned(run, experiment, costs)
     return msgspec.structs.replace(
         rates,
         source=f"{rates.source}, calibrated by {run.root.name}",
-        calls={call: round(s * 1e9) for call, s in measured.seconds.items() if not reckoned.get(call)},
-        scales={call: s * 1e9 / reckoned[call] for call, s in measured.seconds.items() if reckoned.get(call)},
+        ran=Ran(
+            {call: round(s * 1e9) for call, s in measured.seconds.items() if not reckoned.get(call)},
+            {call: s * 1e9 / reckoned[call] for call, s in measured.seconds.items() if reckoned.get(call)},
+            rates.ran.texts,
+        ),
     )
 
 

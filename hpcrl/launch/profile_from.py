@@ -4,7 +4,8 @@ A run's rows of costs say how long passes, updates, moves and releases took on a
 the parts of a model they do not say: that is as other rates have it (`hpcrl.placement.profile_fit`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from hpcrl.config.changes import with_nodes
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Trained
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.events import WorkersReady
 from hpcrl.inspect.entries import EntryTail
 from hpcrl.inspect.words import counted
@@ -23,15 +24,19 @@ from hpcrl.launch.calibrating import calibrated, like, ran
 from hpcrl.launch.calls_observed import Seen, look
 from hpcrl.launch.profiling import PROFILE, fixed_s
 from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, rates_of_gpu
+from hpcrl.placement.lengths import lengths_of_run
 from hpcrl.placement.model_costs import block_shape, head_shape
 from hpcrl.placement.peak_flops import known_name
 from hpcrl.placement.profile_fit import Fits, faster, fitted, fitted_link, pieces_fitted
 from hpcrl.placement.profile_rates import UNKNOWN_GPU
 from hpcrl.placement.profile_tasks import ProfiledModel, profiled_models
-from hpcrl.placement.rates import Link, Links, Rates
+from hpcrl.placement.rates import Link, Links, Ran, Rates
 from hpcrl.placement.search_inputs import lengths_asked
 from hpcrl.placement.workload import workload_of
 from hpcrl.recipes.algorithm import experiment_from
+
+TEXTS = 256
+"""Of each run, so many lengths are kept: they tell of all."""
 
 
 class Profiled(NamedTuple):
@@ -161,9 +166,16 @@ def _rates(known: Sequence[_Run], seen: Seen, base: Rates) -> Rates:
         far=_links(seen, "far", base.far),
         host=_link(seen, "host", base.host),
         disk=fitted_link(seen.disk, base.disk) if seen.disk else base.disk,
-        calls={},
-        scales={},
+        ran=Ran(texts=tuple(_texts(run.run for run in known))),
     )
+
+
+def _texts(runs: Iterable[RunDirectory]) -> Iterator[tuple[int, int]]:
+    """How long a few texts were, of runs that kept some."""
+    for run in runs:
+        with suppress(DataError):
+            prompts, responses = lengths_of_run(run.samples).drawn(TEXTS, 1)
+            yield from zip(prompts.tolist(), responses.tolist(), strict=True)
 
 
 def _links(seen: Seen, side: str, base: Links) -> Links:
@@ -178,13 +190,16 @@ def _link(seen: Seen, name: str, base: Link) -> Link:
 def _calibrated(runs: Sequence[RunDirectory], rates: Rates, seen: Seen) -> Rates:
     """With what calls took of which no passes are known: those that nobody can reckon, and by how much others differ
     from what is reckoned of them now. The middle one of all runs."""
-    found = [calibrated(run, rates) for run in runs]
+    found = [calibrated(run, rates).ran for run in runs]
     scales = {call for of in found for call in of.scales} - seen.whole
     calls = {call for of in found for call in of.calls}
     return msgspec.structs.replace(
         rates,
-        calls={call: round(median(of.calls[call] for of in found if call in of.calls)) for call in sorted(calls)},
-        scales={call: median(of.scales[call] for of in found if call in of.scales) for call in sorted(scales)},
+        ran=Ran(
+            {call: round(median(of.calls[call] for of in found if call in of.calls)) for call in sorted(calls)},
+            {call: median(of.scales[call] for of in found if call in of.scales) for call in sorted(scales)},
+            rates.ran.texts,
+        ),
     )
 
 
@@ -195,4 +210,4 @@ def _lacks(seen: Seen) -> Iterator[str]:
     if missing := [said for name, said in names.items() if not seen.links.get(name)]:
         yield f"{', '.join(missing)}: no run made any, so they count as by the data sheet or --profile."
     told = sum(map(len, seen.passes.values()))
-    yield f"{counted(told, 'time')} of passes were taken." if told else "No call told of its passes."
+    yield f"{counted(told, 'measurement')} of passes counted." if told else "No call told of its passes."

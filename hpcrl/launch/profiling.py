@@ -50,6 +50,23 @@ def profile_of(experiment: Any, minutes: float) -> tuple[Any, list[str]]:
     return experiment_from(values), left_out
 
 
+def refuse_another(run: RunDirectory, asked: Any) -> None:
+    """Raise ConfigurationError where a run does not measure what is asked for now: only how long may differ."""
+    there = experiment_from(run.configuration())
+    if there.algorithm == PROFILE:
+        if asked.profile.layout != there.profile.layout or asked.measured.tasks != there.measured.tasks:
+            differs = "but of one on other numbers of nodes and workers, or of other things"
+        elif models_in(asked.measured.models) != models_in(there.measured.models):
+            differs = "but of one of other models, or for other lengths and batches"
+        else:
+            return
+    else:
+        differs = f"but of {there.algorithm}"
+    raise ConfigurationError(
+        [f"{run.root} is not the run of this profile, {differs}: give another --out, or another --run-dir."]
+    )
+
+
 def profile_in(run: RunDirectory) -> Rates:
     """What a run has measured that is over. Raises DataError where something is missing."""
     experiment = experiment_from(run.configuration())

@@ -123,9 +123,10 @@ class AllocationWatch:
         return [node for node, end in self.ends.items() if end <= first + within_s]
 
     def poll(self, missing: Mapping[int, tuple[int, int] | None], every_s: float = LOOK_EVERY_S) -> None:
-        """Every while, have the missing nodes seen to."""
+        """Every while, have the missing nodes seen to. A node that came while it was asked about is not missing."""
         if self._looking is not None and self._looking.done():
-            self._learn(self._said(self._looking, "absences"))
+            said = self._said(self._looking, "absences")
+            self._learn(said and {node: absence for node, absence in said.items() if node in missing})
             self._looking = None
         if self._allocation is None or self._looking is not None or self._clock() < self._next_look:
             return

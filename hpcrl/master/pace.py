@@ -43,7 +43,7 @@ class Pace:
     @property
     def held_back(self) -> str:
         """The calls that wait for an allocation in which they fit, in words; empty if none does."""
-        return ", ".join(f"{call} takes {self._durations[call]:.0f} s" for call in sorted(self._held_back))
+        return ", ".join(f"{call} takes {_seconds(self._durations[call])}" for call in sorted(self._held_back))
 
     def opened(self, step: int) -> None:
         self._began[step] = self._clock()
@@ -72,3 +72,7 @@ class Pace:
             return False
         self._last_kept = True
         return True
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

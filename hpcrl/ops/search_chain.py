@@ -170,15 +170,16 @@ class _Schedule:
 
 
 class Best:
-    """The best plans that were seen, each once."""
+    """The best plans that were seen; of those that are worth exactly the same, as on other workers, the first."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self.found: list[Found] = []
 
     def see(self, found: Found) -> None:
-        if found not in self.found:
-            self.found = sorted([*self.found, found])[: self._keep]
+        same = next((it for it in self.found if it.score == found.score), None)
+        others = [it for it in self.found if it is not same]
+        self.found = sorted([*others, found if same is None else min(found, same)])[: self._keep]
 
 
 def run_chain(problem: Problem, chain: Chain, keep: int, trace: list[tuple[int, ...]] | None = None) -> list[Found]:

@@ -8,7 +8,7 @@ import msgspec
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.fields import section
+from hpcrl.config.fields import section, settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, following_roles, models_of
 from hpcrl.config.validate import Check, bound_problems, section_problems
@@ -43,6 +43,8 @@ from hpcrl.recipes.check import (
 def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """Roles that do not fit their workers, batches that do not fill them, models that are not supported: on any number
     of nodes that the run may have."""
+    if any(it.key in WORLD and it.broken_bound(it.of(experiment)) for it in settings(type(experiment))):
+        return
     if problems := list(settings_problems(experiment)):
         yield from problems
     else:

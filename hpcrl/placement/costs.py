@@ -88,12 +88,12 @@ class CostModel:
         at = self._arranged(place)
         key = (call.role, call.kind, at, tokens)
         found = self._once(key, lambda: self._reckoned(call, config, at, tokens or config.micro_batch_tokens))
-        return round(found * self.rates.scales.get(call.name, 1.0))
+        return round(found * self.rates.ran.scales.get(call.name, 1.0))
 
     @property
     def known(self) -> Mapping[str, int]:
         """Call → nanoseconds, of calls that were measured as a whole."""
-        return {**self.rates.calls, **self.measured}
+        return {**self.rates.ran.calls, **self.measured}
 
     def moves(self, role: str, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
         """int64 [homes, places]: the same of all of them, nearly (see `move_costs`)."""

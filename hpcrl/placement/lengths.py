@@ -4,32 +4,42 @@ A draw is a function of its arguments: quantiles, in an order that a seed gives,
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
 import msgspec
 import numpy as np
 
-from hpcrl.errors import DataError
+from hpcrl.config.bounds import Tokens
+from hpcrl.errors import ConfigurationError, DataError
 
 ARCHIVES = 20
 """Of a run, so many of the newest are read."""
+MOST_TEXTS = 20_000_000
+"""That are drawn: of all steps that are simulated, together."""
 
 
 class Line(msgspec.Struct, frozen=True):
     """A line of a file of lengths, in tokens."""
 
-    prompt: int
-    response: int
+    prompt: Tokens
+    response: Tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """Of texts, [N] each: tokens of a prompt, and of what comes after it."""
+    """Of texts, [N] each: tokens of a prompt, and of what comes after it.
+
+    Texts that are made longer or shorter are drawn in the order in which they were before, so that the same are drawn.
+    """
 
     prompts: np.ndarray
     responses: np.ndarray
+    source: str = "as given"
+    """Where they come from, in words."""
+    order: np.ndarray | None = None
+    """In which texts are drawn; None: by responses, then by prompts."""
 
     def __post_init__(self) -> None:
         if not len(self.prompts) == len(self.responses) > 0:
@@ -42,21 +52,31 @@ class Lengths:
     def drawn(self, rows: int, per_row: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Prompts [rows · per_row], the same for all samples of a row, and responses: as these are spread."""
         count = rows * per_row
-        order = np.lexsort((self.prompts, self.responses))
+        if count > MOST_TEXTS:
+            known = f"lengths of at most {MOST_TEXTS:,} texts are drawn"
+            raise ConfigurationError(
+                [f"{rows:,} rows with {per_row:,} texts each are too many to reckon with: {known}."],
+                "Lower data.batch_size, or --steps.",
+            )
+        order = self.drawn_order
         among = order[((np.arange(count) + 0.5) / count * len(order)).astype(np.int64)]
         among = among[np.random.default_rng(seed).permutation(count)]
         prompts = np.repeat(self.prompts[among[::per_row]], per_row)
         return prompts, self.responses[among]
 
-    def cut(self, longest_prompt: int | None, longest_response: int | None) -> "Lengths":
-        """The same with at most so many tokens; None: any number."""
-        sides = ((self.prompts, longest_prompt), (self.responses, longest_response))
-        return Lengths(*(lengths if most is None else np.minimum(lengths, most) for lengths, most in sides))
+    @property
+    def drawn_order(self) -> np.ndarray:
+        return np.lexsort((self.prompts, self.responses)) if self.order is None else self.order
+
+    def cut(self, longest_prompt: int, longest_response: int) -> "Lengths":
+        """The same with at most so many tokens."""
+        prompts, responses = np.minimum(self.prompts, longest_prompt), np.minimum(self.responses, longest_response)
+        return replace(self, prompts=prompts, responses=responses)
 
     def scaled(self, factor: float, longest: int) -> "Lengths":
         """The same with longer or shorter responses, of at most so many tokens."""
         responses = np.clip(np.rint(self.responses * factor), 1, longest).astype(np.int64)
-        return Lengths(self.prompts, responses)
+        return replace(self, responses=responses, order=self.drawn_order)
 
 
 def spread_lengths(prompt: tuple[float, float], response: tuple[float, float], longest: tuple[int, int]) -> Lengths:
@@ -79,13 +99,18 @@ def _quantiles(mean: float, deviation: float, longest: int, seed: int, count: in
 
 def lengths_in(path: Path) -> Lengths:
     """Of a file with a line for each text, {"prompt": 31, "response": 240}. Raises DataError."""
+    lines, where = [], f"{path}"
     try:
-        lines = [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines() if line.strip()]
-        return _of_lines(lines)
-    except (OSError, msgspec.DecodeError, ValueError) as error:
-        raise DataError(
-            f'{path}: {error}. A file of lengths has lines like {{"prompt": 31, "response": 240}}, in tokens.'
-        ) from error
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            where = f"{path}, line {number}"
+            if line.strip():
+                lines.append(msgspec.json.decode(line, type=Line))
+        if not lines:
+            raise ValueError("it has no lines")
+    except (OSError, ValueError) as error:
+        like = 'A file of lengths has lines like {"prompt": 31, "response": 240}, in tokens.'
+        raise DataError(f"{where}: {error}. {like}") from error
+    return _of_lines(lines)
 
 
 def lengths_of_run(samples: Path) -> Lengths:

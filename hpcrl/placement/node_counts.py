@@ -11,6 +11,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, settings
 from hpcrl.config.validate import Check
 from hpcrl.errors import ConfigurationError, Problem
+from hpcrl.placement.layouts import mesh_text
 
 E = TypeVar("E", bound=ExperimentConfig)
 
@@ -45,7 +46,7 @@ def _merged(found: Mapping[int, Iterable[Problem]]) -> Iterator[Problem]:
 
 def _on(counts: list[int]) -> str:
     first, *others = counts
-    return f"on {in_words(first)}" + (f" (as on {', '.join(map(str, others))})" if others else "")
+    return f"on {in_words(first)}" + (f" (as on {mesh_text(tuple(others))})" if others else "")
 
 
 def in_words(count: int) -> str:

@@ -7,10 +7,13 @@ Two descriptions of one device complement each other. Curves and bandwidths say 
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
+
+from hpcrl.config.bounds import Tokens
 
 SECOND = 1e9
 """Nanoseconds."""
@@ -25,8 +28,8 @@ Pass = Literal["forward", "taught", "backward", "begin", "prefill", "decode"]
 class Link(msgspec.Struct, frozen=True):
     """A way for bytes, of one worker in one direction."""
 
-    latency_ns: int
-    bytes_per_s: float
+    latency_ns: Annotated[int, Meta(ge=0)]
+    bytes_per_s: Annotated[float, Meta(gt=0)]
 
     def nanoseconds(self, size: float, messages: float = 1) -> float:
         """Of so many bytes in so many messages, one after another."""
@@ -92,6 +95,10 @@ class Surface(msgspec.Struct, frozen=True):
     y: tuple[float, ...]
     ns_xy: tuple[tuple[float, ...], ...]
 
+    def __post_init__(self) -> None:
+        if not self.x or not self.y or [len(row) for row in self.ns_xy] != [len(self.y)] * len(self.x):
+            raise ValueError(f"{len(self.ns_xy)} rows of times are no grid of {len(self.x)} by {len(self.y)}")
+
     @staticmethod
     def of(points: Sequence[tuple[float, float, float]]) -> "Surface":
         """Of points (x, y, ns) that are a grid, in any order. What is larger is made to cost no less, nor to grow more
@@ -156,6 +163,17 @@ class Measured(msgspec.Struct, frozen=True):
     surface: Surface
 
 
+class Ran(msgspec.Struct, frozen=True):
+    """What runs have told that is no matter of a device."""
+
+    calls: dict[str, int] = {}
+    """Call → nanoseconds, of those that are reckoned from nothing."""
+    scales: dict[str, float] = {}
+    """Call → by how much it took longer than is reckoned of it."""
+    texts: tuple[tuple[Tokens, Tokens], ...] = ()
+    """Tokens of a prompt and of its response, of some texts."""
+
+
 class Rates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Of one kind of worker, and between such workers."""
 
@@ -168,7 +186,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """By type of numbers: operations a second of matrix products, by rows."""
     attention: dict[str, Curve]
     """The same of attention, by a text's length."""
-    bytes_per_s: float
+    bytes_per_s: Annotated[float, Meta(gt=0)]
     """Of the device's memory: weights and keys that decoding reads, an optimizer's state, numbers between products."""
     memory: int
     """Bytes that it has."""
@@ -179,10 +197,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Between a device and its host's memory."""
     disk: Link
     measured: tuple[Measured, ...] = ()
-    calls: dict[str, int] = {}
-    """Call → nanoseconds that a run has measured of it, of those that are reckoned from nothing."""
-    scales: dict[str, float] = {}
-    """Call → by how much a run's took longer than is reckoned of it."""
+    ran: Ran = Ran()
 
     @cached_property
     def pieces(self) -> dict[Piece, Surface]:

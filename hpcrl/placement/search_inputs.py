@@ -1,18 +1,22 @@
 """What a search is given from outside: rates of the devices, lengths of texts, memory."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from hpcrl.config.bounds import TOO_MUCH
 from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
+from hpcrl.placement.allocate import placed_models
 from hpcrl.placement.capacity import Capacity
 from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, rates_of_gpu
 from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
@@ -23,7 +27,7 @@ from hpcrl.placement.rates import Rates, rates_from_json
 RESERVED = 0.08
 """Of a GPU's memory, for its driver, for libraries and for what lies between blocks."""
 UNKNOWN = 1024
-"""Tokens of a prompt at most, where the settings do not say it."""
+"""Tokens of a prompt, or of an answer, at most, where the settings do not say it."""
 
 
 def rates_asked(experiment: Any) -> Rates:
@@ -134,13 +138,15 @@ def installed_torch() -> str:
         return ""
 
 
-def lengths_asked(experiment: Any) -> Lengths:
-    """Those of a run or of a file, as far as the settings let them; else prompts and responses of half of what they may
-    be, and half of that around it. Raises ConfigurationError, DataError."""
+def lengths_asked(experiment: Any, rates: Rates | None = None) -> Lengths:
+    """Those of a run or of a file, or of the runs that a profile was taken from, as far as the settings let them; else
+    prompts and responses of half of what they may be, and half of that around it. Reads each model's config.json.
+    Raises ConfigurationError, DataError."""
     given = experiment.search.lengths
     data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
-    longest_prompt = None if data is None else data.max_prompt_tokens
-    longest_response = None if generation is None else generation.max_new_tokens
+    prompt = None if data is None else data.max_prompt_tokens
+    response = None if generation is None else generation.max_new_tokens
+    longest = max(1, prompt or _positions(experiment) - (response or 1)), response or _positions(experiment)
     if given is not None:
         path = Path(given)
         if not path.exists():
@@ -148,10 +154,19 @@ def lengths_asked(experiment: Any) -> Lengths:
                 [f"search.lengths = {given} does not exist."], "Name a run's directory, or a file."
             )
         found = lengths_of_run(RunDirectory.look(path).samples) if path.is_dir() else lengths_in(path)
-        return found.cut(longest_prompt, longest_response)
-    prompt, response = longest_prompt or UNKNOWN, longest_response or UNKNOWN
-    prompts, responses = ((max(1.0, most / 2), most / 4) for most in (prompt, response))
-    return spread_lengths(prompts, responses, (prompt, response))
+        return replace(found.cut(*longest), source=f"as in {given}")
+    if rates is not None and rates.ran.texts:
+        found = Lengths(*np.array(rates.ran.texts, np.int64).T)
+        return replace(found.cut(*longest), source=f"as of the runs of {experiment.search.profile}")
+    most = [set_ or min(UNKNOWN, known) for set_, known in zip((prompt, response), longest, strict=True)]
+    prompts, responses = ((max(1.0, it / 2), it / 4) for it in most)
+    found = spread_lengths(prompts, responses, (most[0], most[1]))
+    return replace(found, source="taken to be half of what may be, as there is no --lengths")
+
+
+def _positions(experiment: Any) -> int:
+    """Tokens of the longest text that all models take."""
+    return min((it.max_positions for it in placed_models(experiment).values()), default=TOO_MUCH)
 
 
 def longer(experiment: Any, lengths: Lengths, factor: float) -> Lengths:

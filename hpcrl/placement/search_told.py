@@ -117,11 +117,8 @@ def told(
 ) -> SearchTold:
     """All of it. `under` gives the costs where responses are so many times as long."""
     choices = searched.choices
-    plans = [
-        msgspec.structs.replace(plan_told(choices, it, str(number)), simulated_s=searched.simulated_s.get(it.plan))
-        for number, it in enumerate(searched.best, 1)
-    ]
-    others = {name: plan_told(choices, found, name) for name, found in searched.starts.items()}
+    plans = [_simulated(searched, it, str(number)) for number, it in enumerate(searched.best, 1)]
+    others = {name: _simulated(searched, it, name) for name, it in searched.starts.items()}
     best = searched.best[0]
     against = _against(searched)
     reasons = tuple(_reasons(choices, best, searched.starts[against])) if against else ()
@@ -138,6 +135,11 @@ def told(
         sensitivities=tuple(_sensitivities(searched, experiment, against, under)),
         notices=tuple(notices),
     )
+
+
+def _simulated(searched: Searched, found: Found, name: str) -> PlanTold:
+    told = plan_told(searched.choices, found, name)
+    return msgspec.structs.replace(told, simulated_s=searched.simulated_s.get(found.plan))
 
 
 def _against(searched: Searched) -> str:

@@ -23,8 +23,6 @@ SEEDS = 2
 """Chains from each start."""
 BEST = 5
 """Plans that are told of."""
-KEPT = 64
-"""By each chain: many plans are the same on other workers, which are as good."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +71,12 @@ def search(
         for (name, plan), score in zip(plans.items(), score_plans(problem, list(plans.values())), strict=True)
     }
     if is_optimal := problem.plans <= (ENUMERATED if is_compiled() else ENUMERATED // 1000):
-        found, proposals = search_all(problem, KEPT), problem.plans
+        found, proposals = search_all(problem, BEST), problem.plans
     else:
         proposals = (PROPOSALS if is_compiled() else PROPOSALS // 10) if proposals is None else proposals
         chains = list(chains_of(problem, [found.plan for found in starts.values()], proposals, seed))
         with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-            of_chains = list(pool.map(lambda chain: search_chain(problem, chain, KEPT), chains))
+            of_chains = list(pool.map(lambda chain: search_chain(problem, chain, BEST), chains))
         found = sorted({found for of_chain in of_chains for found in of_chain})
     return Searched(choices, _different(found), starts.get(OWN), starts, proposals, is_optimal)
 

@@ -60,7 +60,7 @@ def search_for(experiment: Any, capacity: Capacity | None, calibrate: Callable[[
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
     rates = rates_asked(experiment) if calibrate is None else calibrate(rates_asked(experiment))
-    lengths, models = lengths_asked(experiment), allocate.placed_models(experiment)
+    lengths, models = lengths_asked(experiment, rates), allocate.placed_models(experiment)
     costs = read_costs(experiment, rates, workload_of(experiment, lengths))
     most, asked = usable_bytes(experiment, rates, capacity), experiment.search
     try:

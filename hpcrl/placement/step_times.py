@@ -9,6 +9,7 @@ from hpcrl.ops.search import score_plans
 from hpcrl.placement.candidate import candidate_of
 from hpcrl.placement.costs import read_costs
 from hpcrl.placement.options import choices_of
+from hpcrl.placement.rates import Rates
 from hpcrl.placement.search_inputs import lengths_asked, rates_asked
 from hpcrl.placement.search_told import step_s
 from hpcrl.placement.workload import workload_of
@@ -27,13 +28,15 @@ class ExpectedStep(NamedTuple):
     """What is not known of calls."""
 
 
-def expected_step(experiment: Any, nodes: int) -> ExpectedStep | None:
-    """On so many nodes; None where the experiment has nothing that can be reckoned. Reads each model's config.json.
+def expected_step(experiment: Any, nodes: int, rates: Rates | None = None) -> ExpectedStep | None:
+    """On so many nodes, by the rates that it asks for or by others; None where the experiment has nothing that can be
+    reckoned. Reads each model's config.json.
 
     Raises ConfigurationError where nothing is known of the workers' device, DataError.
     """
     at = replace(with_nodes(experiment, nodes), allocation="manual")
-    costs = read_costs(at, rates_asked(at), workload_of(at, lengths_asked(at)))
+    rates = rates_asked(at) if rates is None else rates
+    costs = read_costs(at, rates, workload_of(at, lengths_asked(at, rates)))
     candidate = candidate_of(at, nodes)
     choices = choices_of(at, {}, costs, ANY, (candidate,))
     plan = choices.plan_of(candidate)

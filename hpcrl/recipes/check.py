@@ -28,14 +28,16 @@ def declaration_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """A graph that cannot run, and roles and statistics that do not fit it."""
     algorithm = algorithm_of(experiment)
     for what in _misfits(algorithm, experiment):
-        yield Problem(("algorithm",), f"algorithm = {experiment.algorithm}: {what}.", "Fix the file or set algorithm.")
+        keys, text = (what.keys, what.text) if isinstance(what, Problem) else ((), what)
+        text = f"algorithm = {experiment.algorithm}: {text.rstrip('.')}."
+        yield Problem(("algorithm", *keys), text, "Fix the file or set algorithm.")
 
 
-def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterator[str]:
+def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterator[str | Problem]:
     try:
         algorithm.graph(experiment)
     except ConfigurationError as error:
-        yield from (problem.rstrip(".") for problem in error.problems)
+        yield from error.found
     else:
         yield from _choice_misfits(algorithm, experiment)
     calls, forms = algorithm.recipe(experiment), algorithm.forms(experiment)

@@ -9,7 +9,9 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.simulation.clock import SECOND_NS
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+DIGITS = 9
+"""Of a number, at most."""
+_DURATION = re.compile(rf"([0-9]{{1,{DIGITS}}}(?:\.[0-9]{{1,{DIGITS}}})?)([smhd])")
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,10 @@ def _split(said: str, text: str, by: str, form: str) -> tuple[str, str]:
 
 
 def _number(said: str, number: str) -> int:
-    if not number.isdecimal():
+    if not number.isdecimal() or len(number) > DIGITS:
         raise ConfigurationError(
-            [f"{said}: {number} is no number of 0 or more."], "Nodes and workers are counted from 0."
+            [f"{said}: {number} is no number of 0 or more, with {DIGITS} digits at most."],
+            "Nodes and workers are counted from 0.",
         )
     return int(number)
 

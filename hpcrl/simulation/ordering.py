@@ -56,9 +56,11 @@ def _on(nodes: int, costs: CostModel) -> CostModel:
 
 
 def in_simulated_order(found: Found) -> Found:
-    """The plans that fit come by what a step of them lasts, the others behind them as they were."""
+    """The plans that fit come by what a step of them lasts, the others behind them as they were. What the settings say
+    is simulated beside them."""
     searched = found.searched
-    lasting = {plan.plan: simulated_step_s(found, plan) for plan in searched.best if not plan.score.excess}
+    told = [*searched.best, *([searched.own] if searched.own else [])]
+    lasting = {plan.plan: simulated_step_s(found, plan) for plan in told if not plan.score.excess}
     best = sorted(searched.best, key=lambda plan: (plan.score.excess, lasting.get(plan.plan, 0.0), plan))
     return replace(found, searched=replace(searched, best=tuple(best), simulated_s=lasting))
 

@@ -45,7 +45,7 @@ def test_what_fails_half_way_leaves_what_the_name_had(tmp_path: Path, capsys: py
         (out / name).write_bytes(b"old")
         with hardly_any_room():
             assert main([*words, str(out / name)]) == ExitCode.INTERNAL, name
-        assert "File too large" in capsys.readouterr().err, name
+        assert f"{words[-1]} {out / name}: File too large" in capsys.readouterr().err, name
         assert (out / name).read_bytes() == b"old"
         assert main([*words, str(out / name)]) == ExitCode.DONE, name
         assert len((out / name).read_bytes()) > ROOM

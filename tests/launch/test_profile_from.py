@@ -19,6 +19,7 @@ from hpcrl.event_log import Entry
 from hpcrl.event_log import encode as encode_event
 from hpcrl.events import WorkersReady
 from hpcrl.figures import Figures, Seconds, packed
+from hpcrl.launch.calibrating import calibrated, payback, ran
 from hpcrl.launch.profile_from import profile_from
 from hpcrl.launch.profiling import profile_of
 from hpcrl.placement.costs import CostModel, read_costs
@@ -88,9 +89,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return made
 
 
-def experiment_of(layout: str, tokens: int = 64, model: str = "model") -> Any:
+def experiment_of(layout: str, tokens: int = 64, model: str = "model", steps: int = STEPS) -> Any:
     values = ppo_values() | {"cluster": {"nodes": 1, "workers_per_node": 2, "device": "cpu"}}
     values["data"] |= {"tokenizer": "model"}
+    values["control"] = {"steps": steps}
     for role in ("actor", "critic", "reference"):
         values[role] = {"path": model, "layout": layout, "micro_batch_tokens": tokens}
     values["actor"] |= {"layout": "d1", "mesh": "0"}
@@ -117,7 +119,7 @@ def write(run: RunDirectory, experiment: Any, rates: Rates, hardware: str) -> No
         calls = {name: cost_of(costs, plan, name) for name in CALLS}
         moved = moving(costs) / 1e9
         calls["actor@1"] = CallCost((Span(0, 0.0, moved, moved, 0),), 2 * moved)
-        rows.append(encode(StepCost(float(step), step, float(step), 1.0, 8, calls, 0)))
+        rows.append(encode(StepCost(float(step), step, float(step), 2.5, 8, calls, 0)))
     run.costs(number).write_bytes(b"".join(rows))
 
 
@@ -168,6 +170,22 @@ def test_it_gives_the_times_of_its_runs_calls_also_in_other_layouts_and_micro_ba
     assert moving(costs_of(experiment, found.rates)) == pytest.approx(moving(costs_of(experiment, DEVICE)), rel=0.02)
     off = times(experiment, CPU_CORE, Layout(dp=2), 64)
     assert off["actor_train"] < own["actor_train"] / 1.5
+
+
+def test_whether_resuming_pays_is_told_by_how_far_steps_are_apart_and_how_many_are_left(make: Make) -> None:
+    over, run, endless = make("over"), make("run", steps=STEPS + 1), make("long", steps=STEPS + 10**6)
+    rates = calibrated(run, CPU_CORE)
+    assert ran(run).step_s == 1.0
+    none = payback(over, 0.0, rates)
+    assert none.pays is False and none.said.startswith("A step of over took 1 s (")
+    assert none.said.endswith("; none are left.")
+    assert payback(run, 1e6, rates) == (payback(run, 1e6, rates).said, False)
+    assert payback(run, 1e6, rates).said.endswith("is expected to take 1e+06 s: resuming with it gains nothing.")
+    one, many = payback(run, 1e-9, rates), payback(endless, 1e-9, rates)
+    own = float(one.said.partition("took 1 s (")[2].partition(" s as")[0])
+    assert f"{own:.3g} s less" in one.said and 0 < own < 1, "a plan is held to what the run's own is reckoned to take"
+    assert (one.pays, many.pays) == (own > ran(run).start_s, True)
+    assert "1 is left: " in one.said and "1000000 are left: it saves about " in many.said
 
 
 def test_what_no_run_told_of_is_said_and_counts_as_by_the_base(make: Make) -> None:

@@ -2,9 +2,11 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.allocations import Lacks
@@ -107,6 +109,24 @@ def test_one_look_does_not_make_a_node_gone() -> None:
     watch.found_all()
     assert learn(watch, gone) == {}
     assert noted[0] == NodesMissing({3: "was cancelled"})
+
+
+def test_a_node_that_comes_while_it_is_asked_about_is_not_said_to_be_missing() -> None:
+    class Slurm:
+        def replace_missing(self, missing: Collection[int]) -> dict[int, Absence]:
+            return {node: Absence("queued", f"job 8_{node} is running") for node in missing}
+
+    noted: list[Event] = []
+
+    def at_once(call: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(call())
+        return future
+
+    watch = AllocationWatch(Slurm(), noted.append, ask=at_once)  # type: ignore[arg-type]
+    watch.poll({1: None, 3: None})
+    watch.poll({3: None})
+    assert noted == [NodesMissing({3: "job 8_3 is running"})] and list(watch.absences) == [3]
 
 
 def test_nodes_of_which_nothing_is_known_do_not_only_queue() -> None:

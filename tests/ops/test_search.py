@@ -103,7 +103,11 @@ def test_compiled_and_in_python_all_plans_have_the_same_scores():
         plans = list(product(*(range(len(call.options)) for call in problem.calls)))
         scorer = Scorer(problem)
         assert score_plans(problem, plans) == [scorer(plan) for plan in plans]
-        assert search_all(problem, 7) == run_all(problem, 7)
+        assert (found := search_all(problem, 7)) == run_all(problem, 7)
+        first: dict[Score, tuple[int, ...]] = {}
+        for plan in plans:
+            first.setdefault(scorer(plan), plan)
+        assert [tuple(it) for it in found] == sorted(first.items())[:7]
 
 
 @needs_compiled

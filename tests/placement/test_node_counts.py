@@ -43,15 +43,23 @@ def test_what_is_no_range_is_refused(load, nodes):
     )
 
 
+@pytest.mark.parametrize(
+    "override", ["cluster.nodes=1-99999999", f"cluster.nodes={10**30}", "cluster.workers_per_node=9999"]
+)
+def test_more_workers_than_anybody_has_are_refused_before_they_are_counted(load, override):
+    key, _, value = override.partition("=")
+    assert refusal(load, override).startswith(f"{key} = {value} must be ")
+
+
 def test_a_range_of_one_number_is_that_number(load):
     experiment = load("cluster.nodes=2-2")
     assert not experiment.cluster.is_elastic and plan_for(experiment).nodes == 2
 
 
 def test_a_batch_that_does_not_fill_some_number_is_refused_with_these_numbers(load):
-    said = refusal(load, "cluster.nodes=2-6", "data.batch_size=4", "actor.layout=null")
+    said = refusal(load, "cluster.nodes=2-16", "data.batch_size=4", "actor.layout=null")
     assert said.startswith(
-        "on 5 nodes (as on 6): data.batch_size gives 4 samples per step, but actor.layout has dp = 5"
+        "on 5 nodes (as on 6-16): data.batch_size gives 4 samples per step, but actor.layout has dp = 5"
     )
 
 

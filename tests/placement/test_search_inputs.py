@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from support.experiments import load_config, ppo_values, write_config, write_inputs, write_model
 
 from hpcrl.errors import ConfigurationError
+from hpcrl.families.reader import read_config
 from hpcrl.placement.data_sheets import CPU_CORE
-from hpcrl.placement.search_inputs import read_profile
+from hpcrl.placement.rates import Ran, rates_from_json
+from hpcrl.placement.search_inputs import lengths_asked, read_profile
 
 WHOLE = CPU_CORE.to_json()
 
@@ -25,6 +29,12 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b"\xff\xfe{", "is no profile: it is not text."),
         (b"algorithm: ppo\nactor: {path: model}\n", "is no profile: it is not JSON."),
         (b'{"time": 3}\n', "is no profile: it is JSON of something else (Object missing required field `source`)."),
+        (WHOLE.replace(b'"bytes_per_s": ', b'"bytes_per_s": -'), "is no profile: it is JSON of something else ("),
+        (WHOLE.replace(b'"latency_ns": ', b'"latency_ns": -'), "is no profile: it is JSON of something else ("),
+        (
+            WHOLE.replace(b'"texts": []', b'"texts": [[3, 0]]'),
+            "is no profile: it is JSON of something else (Expected `int`",
+        ),
         (WHOLE[:-40], "is no profile: it is not whole."),
         (WHOLE.replace(b":", b";", 1), "is no profile: it is damaged JSON ("),
         (None, "cannot be read: Is a directory."),
@@ -40,3 +50,23 @@ def test_a_file_that_is_no_profile_is_told_what_it_is(content: bytes | None, sai
         read_profile(path, "search.profile")
     assert f"search.profile = {path} {said}" in str(refused.value)
     assert refused.value.advice == ("Give the JSON file that `hpcrl profile` writes: of a CONFIG, or --from RUN.",)
+
+
+def test_texts_are_as_long_as_those_of_the_runs_that_a_profile_was_taken_from(tmp_path: Path, monkeypatch) -> None:
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    values = ppo_values() | {role: {"path": "model"} for role in ("actor", "critic", "reference")}
+    experiment = load_config(write_config(Path("ppo.yaml"), values), ["search.profile=p.json"])
+    rates = msgspec.structs.replace(CPU_CORE, ran=Ran(texts=((3, 4), (5, 10**6))))
+    found = lengths_asked(experiment, rates_from_json(rates.to_json()))
+    longest = experiment.generation.max_new_tokens
+    assert (found.prompts.tolist(), found.responses.tolist()) == ([3, 5], [4, longest])
+    assert found.source.startswith("as of the runs of ") and found.source.endswith("p.json")
+    guessed = lengths_asked(experiment, CPU_CORE)
+    assert guessed.source.startswith("taken to be half of what may be")
+    positions = read_config(Path("model")).max_positions
+    assert (guessed.prompts + longest).max() <= positions < 1024
+    Path("lengths.jsonl").write_text('{"prompt": 7, "response": 2}')
+    given = load_config(Path("ppo.yaml"), ["search.lengths=lengths.jsonl"])
+    assert lengths_asked(given, rates).prompts.tolist() == [7]

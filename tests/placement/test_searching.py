@@ -106,6 +106,7 @@ def test_the_best_plan_is_at_least_as_good_as_what_chains_began_with_and_can_be_
     assert set(found.starts) >= {OWN, "heuristic", "pipe_model", "d8"}
     assert found.best[0].score <= min(it.score for it in found.starts.values())
     assert found.best[0].score.excess == 0
+    assert len({it.score for it in found.best}) == len(found.best) == 5, "plans that only name other workers are one"
     for it in found.best:
         candidate = found.candidate(it)
         settled = replace(settings_with(experiment, candidate), allocation="manual")

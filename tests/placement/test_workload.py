@@ -9,7 +9,7 @@ import pytest
 from support.kept_run import kept_run, response
 
 from hpcrl.data.pipeline_order import cohorts
-from hpcrl.errors import DataError
+from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.placement.flops import Text
 from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
 from hpcrl.placement.visits import Prompts, Visits, visits_of
@@ -115,13 +115,30 @@ def test_a_draw_has_the_mean_and_the_spread_that_were_asked_for_and_is_always_th
     assert longer.responses.max() == 512 and longer.responses.sum() > lengths.responses.sum()
 
 
+def test_texts_whose_responses_are_longer_or_shorter_are_the_same_texts() -> None:
+    lengths = spread_lengths((40, 20), (3, 1), (64, 6))
+    prompts, responses = lengths.drawn(32, 1)
+    for factor in (0.4, 0.7, 1.3, 3.0):
+        again, others = lengths.scaled(factor, 18).drawn(32, 1)
+        assert (again == prompts).all(), factor
+        assert (others == np.clip(np.rint(responses * factor), 1, 18)).all()
+    with pytest.raises(ConfigurationError, match="100,000 rows with 1,000 texts each are too many to reckon with"):
+        lengths.drawn(10**5, 10**3)
+
+
 def test_lengths_of_a_file_are_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lengths.jsonl"
     path.write_text("".join(json.dumps({"prompt": 3 + i, "response": 10 * (i + 1)}) + "\n" for i in range(4)))
     assert lengths_in(path).responses.tolist() == [10, 20, 30, 40]
-    path.write_text('{"prompt": 3}\n')
-    with pytest.raises(DataError, match="A file of lengths has lines like"):
-        lengths_in(path)
+    for content, said in (
+        ('{"prompt": 3, "response": 4}\n\n{"prompt": 3}\n', "line 3: Object missing required field `response`"),
+        ('{"prompt": 3, "response": 0}', "line 1: Expected `int` >= 1"),
+        ('{"prompt": 3, "response": 99999999999999999999}', "line 1: Expected `int` <= 2147483647"),
+        ("\n", "it has no lines. A file of lengths has lines like"),
+    ):
+        path.write_text(content)
+        with pytest.raises(DataError, match=said):
+            lengths_in(path)
     with pytest.raises(ValueError, match="at least one token"):
         Lengths(np.array([1]), np.array([0]))
 
@@ -129,7 +146,7 @@ def test_lengths_of_a_file_are_read_and_what_is_none_is_refused(tmp_path: Path) 
 def test_lengths_are_cut_to_what_a_run_allows() -> None:
     cut = Lengths(np.array([9000, 3]), np.array([99999, 7])).cut(1024, 2048)
     assert cut.prompts.tolist() == [1024, 3] and cut.responses.tolist() == [2048, 7]
-    assert cut.cut(None, 5).responses.tolist() == [5, 5] and cut.cut(None, 5).prompts.tolist() == [1024, 3]
+    assert cut.cut(1024, 5).responses.tolist() == [5, 5] and cut.cut(1024, 5).prompts.tolist() == [1024, 3]
 
 
 def test_lengths_of_a_run_are_those_of_its_archives(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def test_plans_that_fit_come_by_their_simulated_steps(found):
     turned = replace(found, searched=replace(found.searched, best=found.searched.best[::-1]))
     ordered = in_simulated_order(turned).searched
     assert sorted(ordered.best) == sorted(found.searched.best) and len(ordered.best) > 1
+    assert ordered.simulated_s[ordered.own.plan] >= max(ordered.simulated_s[it.plan] for it in ordered.best)
     lasting = [ordered.simulated_s[it.plan] for it in ordered.best]
     assert lasting == sorted(lasting)
     settled = in_simulated_order(turned).settled()
