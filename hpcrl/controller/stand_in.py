@@ -3,6 +3,7 @@
 Only computations are really made: they are the script's own.
 """
 
+import random
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from hpcrl.data.order import sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.dataflow.graph import MFC, recipe_name
 from hpcrl.durable.journal import Made
-from hpcrl.errors import InternalError
+from hpcrl.errors import InternalError, UserCodeError
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm
 from hpcrl.wire.holders import FROM_DATA, RowSource
 from hpcrl.wire.script_messages import (
@@ -105,7 +106,14 @@ class StandIn:
         if call.role == SCRIPT:
             rows = self._rows(asked.ids, asked.inputs).remap(call.input_remap)
             by_key = {key: rows.rows(key) for key in rows.keys}
+            before = _generators()
             made = self._computations.run(asked.step, asked.call, asked.ids, by_key).remap(call.output_remap)
+            if _generators() != before:
+                raise UserCodeError(
+                    f"{asked.at}: {asked.call} draws from the generators of random or numpy.random, which are the "
+                    "script's: a computation that is recorded is not made again, and leaves them where they are.",
+                    "Give it a seed as an argument: int(run.rng('NAME').integers(2**32)).",
+                )
             for key in made.keys:
                 self._computed[asked.call, key] = dict(zip(made.ids, made.rows(key), strict=True))
 
@@ -155,3 +163,9 @@ class StandIn:
 
     def _call(self, name: str) -> MFC:
         return self._calls[recipe_name(name, self._calls)]
+
+
+def _generators() -> tuple[object, ...]:
+    """Where the generators of this process are."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), kind, np.asarray(keys).tobytes(), *rest

@@ -144,3 +144,22 @@ def test_plan_refuses_with_the_users_own_file_and_runs_it_no_more_where_it_is_to
     assert f"algorithm = {name}" in told and f"loop.py:{FIRST + 1}: a batch has no element 0" in told
     assert "/hpcrl-" not in told
     assert main([*words, "--control.rehearse=false"]) == ExitCode.DONE
+
+
+def test_a_computation_draws_from_a_generator_of_its_own(tmp_path):
+    body = """
+    def noisy(rows, seed=None):
+        generator = np.random.default_rng(seed) if seed else np.random
+        return {{"d": [row + generator.normal() for row in rows["y"]]}}
+
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        run.compute(noisy, batch, {} name="doubled")
+    """
+    found = rehearse(order_of(experiment_of(tmp_path, body.format(""))))
+    assert "doubled draws from the generators of random or numpy.random" in found.error and "loop.py:" in found.error
+    (advice,) = found.advice
+    seed = advice.partition(": ")[2].rstrip(".")
+    (tmp_path / "advised").mkdir()
+    assert not rehearse(order_of(experiment_of(tmp_path / "advised", body.format(f"{seed},")))).error
