@@ -132,7 +132,8 @@ def test_a_computation_that_gives_no_declared_rows_is_told(tmp_path, computation
 
 
 def order_of(experiment) -> Order:
-    return Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0)
+    beside = experiment.algorithm.rpartition(":")[0]
+    return Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, f"{beside}.npz")
 
 
 def test_plan_refuses_with_the_users_own_file_and_runs_it_no_more_where_it_is_told(tmp_path, capsys):
@@ -163,3 +164,21 @@ def test_a_computation_draws_from_a_generator_of_its_own(tmp_path):
     seed = advice.partition(": ")[2].rstrip(".")
     (tmp_path / "advised").mkdir()
     assert not rehearse(order_of(experiment_of(tmp_path / "advised", body.format(f"{seed},")))).error
+
+
+def test_what_a_computation_leaves_besides_its_rows_is_found(tmp_path):
+    body = """
+    def counting(rows):
+        run.state["n"] += 1
+        return doubled(rows)
+
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        batch = batch.union(run.compute(counting, batch, name="doubled"))
+        batch.mean("d")
+    """
+    with pytest.raises(
+        ConfigurationError, match=r"run\.state\['n'\] was 2, then 1\. Something lives outside run\.state"
+    ):
+        [*rehearsal.rehearse(experiment_of(tmp_path, body))]
