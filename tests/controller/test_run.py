@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 from contextlib import suppress
 from dataclasses import replace
 
@@ -266,3 +267,19 @@ def loop(run, e):
 
 TOY = replace(toy.ALGORITHM, script=loop)
 """
+
+
+def test_a_turn_that_the_script_leaves_by_its_end_is_told_where_it_asked_last():
+    """As in a run, where a thread follows the script: no line of its own is left then."""
+    world, master = world_with(loop_once, None)
+    thread = threading.Thread(target=follow, args=(loop_once, master, world))
+    thread.start()
+    thread.join()
+    (asked,), (ended,) = master.calls, master.ends
+    assert asked.at == ended.at == f"test_run.py:{loop_once.__code__.co_firstlineno + 2}"
+
+
+def loop_once(run, e):
+    for step in run.steps():
+        run.group("actor").generate(step.batch())
+        break
