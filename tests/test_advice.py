@@ -1258,6 +1258,9 @@ ELSEWHERE = {
         ),
         "recipes/test_check.py::test_what_a_graph_decides_is_refused_where_a_script_does",
     ),
+    "controller/stand_in.py: Give it a seed as an argument: int(run.rng('NAME').integers(2**32)).": (
+        "controller/test_rehearsal.py::test_a_computation_draws_from_a_generator_of_its_own"
+    ),
     **{f"controller/{advice}": script_advice.FOLLOWED_BY for advice in script_advice.IN_A_LOOP},
     "cli/simulate.py: Write 0 or more.": SIMULATED,
     "cli/simulate.py: Write 1 to {}.": SIMULATED,

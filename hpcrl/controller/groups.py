@@ -151,7 +151,7 @@ class WorkerGroup:
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         declared = self._calls.declared
-        if method.startswith("__"):
+        if method.startswith("_"):
             raise AttributeError(method)
         if not declared.knows(self.role, method):
             raise misuse(

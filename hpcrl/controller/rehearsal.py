@@ -46,19 +46,8 @@ def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator
     algorithm = algorithm_of(experiment)
     assert algorithm.script is not None
     turns = min(TURNS, experiment.control.steps or TURNS)
-    first = _traced(experiment, 1, turns, "", 0.0, limit_s)
-    ends = {it.step: it for it in first.asked if isinstance(it, TurnEnded)}
-    if not ends:
-        raise _refused(experiment, "it returned without a step.", "Loop over run.steps().")
-    if 1 in ends and turns > 1:
-        again = _traced(experiment, 2, turns, ends[1].state, AHEAD_S, limit_s)
-        if what := difference([it for it in first.asked if it.step > 1], again.asked):
-            raise _refused(
-                experiment,
-                f"steps 2 to {turns}, made once more from the state after step 1, went another way. {what} Something "
-                "lives outside run.state, or a clock or a set decides.",
-                KEEP,
-            )
+    with tempfile.TemporaryDirectory(prefix="hpcrl-") as folder:
+        first = _rehearsed(experiment, turns, limit_s, f"{folder}/computed.npz")
     calls = [call.name for call in algorithm.calls(experiment)]
     made = {recipe_name(it.call, calls) for it in first.asked if isinstance(it, CallAsked)}
     if unasked := [call for call in calls if call not in made]:
@@ -66,6 +55,24 @@ def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator
             f"in {turns} rehearsed steps the script did not ask for {', '.join(unasked)}. They have their place and "
             "their memory all the same."
         )
+
+
+def _rehearsed(experiment: ExperimentConfig, turns: int, limit_s: float, computed: str) -> Trace:
+    """Both rehearsals; what the script asked for in the first. Raises ConfigurationError."""
+    first = _traced(experiment, 1, turns, "", 0.0, limit_s, computed)
+    ends = {it.step: it for it in first.asked if isinstance(it, TurnEnded)}
+    if not ends:
+        raise _refused(experiment, "it returned without a step.", "Loop over run.steps().")
+    if 1 in ends and turns > 1:
+        again = _traced(experiment, 2, turns, ends[1].state, AHEAD_S, limit_s, computed)
+        if what := difference([it for it in first.asked if it.step > 1], again.asked):
+            raise _refused(
+                experiment,
+                f"steps 2 to {turns}, made once more from the state after step 1, went another way. {what} Something "
+                "lives outside run.state, or a clock or a set decides.",
+                KEEP,
+            )
+    return first
 
 
 def difference(first: Sequence[CallAsked | TurnEnded], again: Sequence[CallAsked | TurnEnded]) -> str:
@@ -139,9 +146,13 @@ def _refused(experiment: ExperimentConfig, text: str, advice: str) -> Configurat
     )
 
 
-def _traced(experiment: ExperimentConfig, first: int, last: int, state: str, clock_s: float, limit_s: float) -> Trace:
+def _traced(
+    experiment: ExperimentConfig, first: int, last: int, state: str, clock_s: float, limit_s: float, computed: str
+) -> Trace:
     """Rehearse these turns. Raises ConfigurationError where the script fails in them."""
-    trace = _answered(experiment, Order(to_dict(experiment), os.getpid(), first, last, state, clock_s, limit_s))
+    trace = _answered(
+        experiment, Order(to_dict(experiment), os.getpid(), first, last, state, clock_s, limit_s, computed)
+    )
     if trace.error:
         failed = trace.error.removeprefix("The script failed in ")
         found = f"failed in {failed}" if failed != trace.error else f"failed:\n{trace.error}"

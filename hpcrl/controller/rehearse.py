@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from hpcrl.controller.computations import Computations
+from hpcrl.controller.computed_rows import read_computed, write_computed
 from hpcrl.controller.run import World, follow
 from hpcrl.controller.stand_in import StandIn
 from hpcrl.errors import HpcrlError
@@ -39,6 +40,9 @@ class Order(msgspec.Struct, frozen=True):
     clock_s: float
     """How far the clocks of the process are ahead."""
     limit_s: float
+    computed: str
+    """The file of the rows that the script computes: written by the first rehearsal, and read, those of its first step,
+    by one from a state."""
 
 
 # ── rehearsal → submit ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -73,13 +77,16 @@ def rehearse(order: Order) -> Trace:
         algorithm = algorithm_of(experiment)
         assert algorithm.script is not None
         computations = Computations(algorithm.forms(experiment))
-        stand_in = StandIn(algorithm, experiment, computations, order.first, order.last, order.state)
+        recorded = read_computed(Path(order.computed), order.first) if order.state else {}
+        stand_in = StandIn(algorithm, experiment, computations, order.first, order.last, order.state, recorded)
         follow(algorithm.script, stand_in, World(algorithm, plan_for(experiment), {0: experiment}, computations))
     except HpcrlError as error:
         text = str(error)
         for advice in error.advice:
             text = text.removesuffix(advice).rstrip()
         return Trace(_asked(stand_in), text, error.advice)
+    if not order.state:
+        write_computed(Path(order.computed), stand_in.computed)
     return Trace(_asked(stand_in))
 
 

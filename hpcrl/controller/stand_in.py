@@ -3,8 +3,10 @@
 Only computations are really made: they are the script's own.
 """
 
+import random
 from collections import deque
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,13 @@ from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.fields import sections_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.controller.computations import Computations
+from hpcrl.controller.computed_rows import Computed
 from hpcrl.controller.data_proto import Columns
 from hpcrl.data.order import sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.dataflow.graph import MFC, recipe_name
 from hpcrl.durable.journal import Made
-from hpcrl.errors import InternalError
+from hpcrl.errors import InternalError, UserCodeError
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm
 from hpcrl.wire.holders import FROM_DATA, RowSource
 from hpcrl.wire.script_messages import (
@@ -47,9 +50,19 @@ class StandIn:
     """Fulfils `Line` for the turns from `first` to `last`; what it was asked is in `asked`."""
 
     def __init__(
-        self, algorithm: Algorithm[Any], experiment: Any, computations: Computations, first: int, last: int, state: str
+        self,
+        algorithm: Algorithm[Any],
+        experiment: Any,
+        computations: Computations,
+        first: int,
+        last: int,
+        state: str,
+        recorded: Computed = MappingProxyType({}),
     ) -> None:
+        """What is `recorded` is not computed again."""
         self.asked: list[FromScript] = []
+        self.computed: dict[tuple[int, str], SequenceSample] = {}
+        self._recorded = recorded
         self._algorithm = algorithm
         self._experiment = experiment
         self._computations = computations
@@ -102,12 +115,27 @@ class StandIn:
 
     def _execute(self, asked: CallAsked) -> None:
         call = self._call(asked.call)
-        if call.role == SCRIPT:
-            rows = self._rows(asked.ids, asked.inputs).remap(call.input_remap)
-            by_key = {key: rows.rows(key) for key in rows.keys}
-            made = self._computations.run(asked.step, asked.call, asked.ids, by_key).remap(call.output_remap)
-            for key in made.keys:
-                self._computed[asked.call, key] = dict(zip(made.ids, made.rows(key), strict=True))
+        if call.role != SCRIPT:
+            return
+        made = self._recorded.get((asked.step, asked.call))
+        if made is None or made.ids != asked.ids:
+            made = self._compute(asked, call)
+        self.computed[asked.step, asked.call] = made
+        for key in made.keys:
+            self._computed[asked.call, key] = dict(zip(made.ids, made.rows(key), strict=True))
+
+    def _compute(self, asked: CallAsked, call: MFC) -> SequenceSample:
+        rows = self._rows(asked.ids, asked.inputs).remap(call.input_remap)
+        by_key = {key: rows.rows(key) for key in rows.keys}
+        before = _generators()
+        made = self._computations.run(asked.step, asked.call, asked.ids, by_key).remap(call.output_remap)
+        if _generators() != before:
+            raise UserCodeError(
+                f"{asked.at}: {asked.call} draws from the generators of random or numpy.random, which are the "
+                "script's: a computation that is recorded is not made again, and leaves them where they are.",
+                "Give it a seed as an argument: int(run.rng('NAME').integers(2**32)).",
+            )
+        return made
 
     def _rows(self, ids: tuple[str, ...], inputs: Columns) -> SequenceSample:
         return SequenceSample.from_rows(ids, {key: self._of_key(ids, key, runs) for key, runs in inputs.items()})
@@ -155,3 +183,9 @@ class StandIn:
 
     def _call(self, name: str) -> MFC:
         return self._calls[recipe_name(name, self._calls)]
+
+
+def _generators() -> tuple[object, ...]:
+    """Where the generators of this process are."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), kind, np.asarray(keys).tobytes(), *rest

@@ -3,24 +3,28 @@
 import sys
 import traceback
 from pathlib import Path
+from types import FrameType
 
 from hpcrl.errors import UserCodeError
 
 HERE = str(Path(__file__).parent)
 NOT_SHOWN = (HERE, str(Path(HERE).parent / "plugins.py"), "<frozen importlib")
 """Files, by the beginnings of their names, whose frames nobody needs who reads of an error in a script."""
+LIBRARY = str(Path(traceback.__file__).parent)
 SHOWN = 10_000
 """Characters of an error that are told."""
 
 
 def place() -> str:
-    """`file.py:12`: the innermost line outside this room; "" where all are in it."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(HERE):
-        if frame.f_back is None:
-            return ""
+    """`file.py:12`: the innermost line outside this room and Python's own library; "" where all are in them."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith((HERE, "<frozen")) and (not file.startswith(LIBRARY) or "site-packages" in file)
 
 
 def misuse(text: str, advice: str = "") -> UserCodeError:
@@ -35,13 +39,6 @@ def told(error: BaseException) -> str:
     frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
     text = "".join((*traceback.format_list(frames), *traceback.format_exception_only(error)))
     return text.rstrip()[-SHOWN:]
-
-
-def line_of(error: BaseException) -> str:
-    """`file.py:12`: the innermost line of an error outside this room; "" where there is none."""
-    every = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def listed(names: object) -> str:

@@ -132,7 +132,8 @@ def test_a_computation_that_gives_no_declared_rows_is_told(tmp_path, computation
 
 
 def order_of(experiment) -> Order:
-    return Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0)
+    beside = experiment.algorithm.rpartition(":")[0]
+    return Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, f"{beside}.npz")
 
 
 def test_plan_refuses_with_the_users_own_file_and_runs_it_no_more_where_it_is_told(tmp_path, capsys):
@@ -144,3 +145,40 @@ def test_plan_refuses_with_the_users_own_file_and_runs_it_no_more_where_it_is_to
     assert f"algorithm = {name}" in told and f"loop.py:{FIRST + 1}: a batch has no element 0" in told
     assert "/hpcrl-" not in told
     assert main([*words, "--control.rehearse=false"]) == ExitCode.DONE
+
+
+def test_a_computation_draws_from_a_generator_of_its_own(tmp_path):
+    body = """
+    def noisy(rows, seed=None):
+        generator = np.random.default_rng(seed) if seed else np.random
+        return {{"d": [row + generator.normal() for row in rows["y"]]}}
+
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        run.compute(noisy, batch, {} name="doubled")
+    """
+    found = rehearse(order_of(experiment_of(tmp_path, body.format(""))))
+    assert "doubled draws from the generators of random or numpy.random" in found.error and "loop.py:" in found.error
+    (advice,) = found.advice
+    seed = advice.partition(": ")[2].rstrip(".")
+    (tmp_path / "advised").mkdir()
+    assert not rehearse(order_of(experiment_of(tmp_path / "advised", body.format(f"{seed},")))).error
+
+
+def test_what_a_computation_leaves_besides_its_rows_is_found(tmp_path):
+    body = """
+    def counting(rows):
+        run.state["n"] += 1
+        return doubled(rows)
+
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        batch = batch.union(run.compute(counting, batch, name="doubled"))
+        batch.mean("d")
+    """
+    with pytest.raises(
+        ConfigurationError, match=r"run\.state\['n'\] was 2, then 1\. Something lives outside run\.state"
+    ):
+        [*rehearsal.rehearse(experiment_of(tmp_path, body))]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from support.scripted import EVALUATING, course, row, world_with
 from hpcrl.controller.run import follow
 from hpcrl.durable.journal import Made
 from hpcrl.errors import StoppedError, UserCodeError
+from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.wire.script_messages import CallAsked, NextTurn, RowsAsked, ScriptEnded, TurnEnded
 
 
@@ -231,3 +233,53 @@ def test_a_script_that_raises_is_told_with_its_own_frames_and_ends_no_turn():
         follow(script, master, world)
     assert "hpcrl/controller" not in str(told.value)
     assert not master.ends
+
+
+def test_a_declaration_in_a_file_is_followed_as_it_is_written(tmp_path):
+    """With a decorator of the user's own, and with errors of its own."""
+    (tmp_path / "loop.py").write_text(DECORATED)
+    script = algorithm_of(f"{tmp_path}/loop.py:TOY").script
+    assert script is not None
+    world, master = world_with(script, None)
+    with pytest.raises(UserCodeError, match=r"(?s)step 2.*loop\.py\", line 18.*KeyError: 'no'"):
+        follow(script, master, world)
+    assert [it.logged for it in master.ends] == [{"n": 1.0}]
+
+
+DECORATED = """
+import functools
+from dataclasses import replace
+from hpcrl.recipes import toy
+
+def starting(script):
+    @functools.wraps(script)
+    def started(run, e):
+        run.state["n"] = 1
+        return script(run, e)
+    return started
+
+@starting
+def loop(run, e):
+    for step in run.steps():
+        step.log(n=run.state["n"])
+        if step.number == 2:
+            {}["no"]
+
+TOY = replace(toy.ALGORITHM, script=loop)
+"""
+
+
+def test_a_turn_that_the_script_leaves_by_its_end_is_told_where_it_asked_last():
+    """As in a run, where a thread follows the script: no line of its own is left then."""
+    world, master = world_with(loop_once, None)
+    thread = threading.Thread(target=follow, args=(loop_once, master, world))
+    thread.start()
+    thread.join()
+    (asked,), (ended,) = master.calls, master.ends
+    assert asked.at == ended.at == f"test_run.py:{loop_once.__code__.co_firstlineno + 2}"
+
+
+def loop_once(run, e):
+    for step in run.steps():
+        run.group("actor").generate(step.batch())
+        break
