@@ -27,7 +27,7 @@ from hpcrl.durable.attempts import newest_nodes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
-from hpcrl.launch.calibrating import calibrated, like, payback
+from hpcrl.launch.calibrating import calibrated, like, payback, refuse_another
 from hpcrl.launch.preflight import capacity_of
 from hpcrl.launch.searched import searched_each
 from hpcrl.placement.allocate import MANUAL
@@ -36,10 +36,13 @@ from hpcrl.placement.search_told import OnNumber, PlanTold, RangeTold, SearchTol
 from hpcrl.placement.searching import OWN
 from hpcrl.placement.settling import Found, search_for
 from hpcrl.placement.sizes import GIB
+from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.simulation.ordering import in_simulated_order
 
 SHORT = ("profile", "device", "lengths", "proposals")
 """Settings of `search` that this command takes without it."""
+WORKERS = ("cluster.nodes", "cluster.workers_per_node")
+"""Of the settings of `cluster`, those that a plan is made for."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -63,6 +66,8 @@ def run(words: Sequence[str]) -> int:
         try_out("--out", given.out)
     experiment = replace(read_experiment(given.config, [*overrides, "allocation=manual"]), allocation=MANUAL)
     after = RunDirectory.look(find_run(given.after)) if given.after else None
+    if after is not None:
+        refuse_another(after, experiment)
     if experiment.cluster.is_elastic:
         return _on_each_number(experiment, after, given, overrides)
     experiment = with_nodes(experiment, experiment.cluster.most_nodes)
@@ -71,7 +76,7 @@ def run(words: Sequence[str]) -> int:
     print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
     best, best_s = found.settled(), answer.plans[0].step_s
     if after is not None:
-        _tell_payback(after, (found, best_s), experiment, best)
+        _tell_payback(after, (found, best_s), best)
     if given.out:
         _write(given.out, given.config, (experiment, best), f"is expected to take {best_s:.3g} s", overrides)
     elif not given.json:
@@ -116,13 +121,14 @@ def _search(experiment: ExperimentConfig, after: RunDirectory | None) -> Found:
     return search_for(asked, capacity_of(experiment), partial(calibrated, after))
 
 
-def _tell_payback(after: RunDirectory, found: tuple[Found, float], experiment: ExperimentConfig, best: Any) -> None:
+def _tell_payback(after: RunDirectory, found: tuple[Found, float], best: Any) -> None:
     told = payback(after, found[1], found[0].costs.rates)
     print(told.said, file=sys.stderr)
     if told.pays is False:
         return
-    changed = [it for it in changes(experiment, best, [ChangeClass.PLACEMENT]) if it.key.partition(".")[0] != "search"]
-    words = " ".join(f"--{it.key} {shlex.quote(_typed(it.value))}" for it in changed if it.key != "cluster.device")
+    changed = changes(experiment_from(after.configuration()), best, [ChangeClass.PLACEMENT])
+    placed = [it for it in changed if it.key.partition(".")[0] not in ("search", "cluster") or it.key in WORKERS]
+    words = " ".join(f"--{it.key} {shlex.quote(_typed(it.value))}" for it in placed)
     print(f"With it: hpcrl stop {after.root}; hpcrl resume {after.root} {words}", file=sys.stderr)
 
 
