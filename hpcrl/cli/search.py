@@ -172,8 +172,8 @@ def render(answer: SearchTold) -> RenderableType:
 
 
 def render_range(answer: RangeTold, config: str) -> RenderableType:
-    """The best plan on each number of nodes, a line for each."""
-    table = _table("nodes", "workers", "step", "simulated", "the settings", "memory", wide="plan 1")
+    """The best plan on each number of nodes, a line for each; below, what it is."""
+    table, plans = _table("nodes", "workers", "step", "simulated", "the settings", "memory", wide=""), []
     for it in answer.numbers:
         best = it.found.plans[0]
         own = next((plan.step_s for plan in it.found.others if plan.name == OWN and plan.fits), None)
@@ -181,7 +181,8 @@ def render_range(answer: RangeTold, config: str) -> RenderableType:
         times = (best.step_s, best.simulated_s, own)
         layouts = ", ".join(f"{call.call} {call.layout} on {call.mesh}" for call in best.calls)
         cells = ["-" if seconds is None else duration(seconds) for seconds in times]
-        table.add_row(str(it.nodes), str(it.found.workers), *cells, memory, Text(plain(layouts)))
+        table.add_row(str(it.nodes), str(it.found.workers), *cells, memory)
+        plans.append(Text(plain(f"On {in_words(it.nodes)}: {layouts}.")))
     first = answer.numbers[0].found
     tried = sum(it.found.proposals for it in answer.numbers)
     head = Text(
@@ -189,7 +190,9 @@ def render_range(answer: RangeTold, config: str) -> RenderableType:
     )
     aid = f"Each in full: hpcrl search {config} --nodes {answer.numbers[-1].nodes}"
     notices = dict.fromkeys(notice for it in answer.numbers for notice in it.found.notices)
-    return Group(head, table, Text(), Text(plain(aid)), *(Text(plain(notice), style="dim") for notice in notices))
+    return Group(
+        head, table, Text(), *plans, Text(), Text(plain(aid)), *(Text(plain(notice), style="dim") for notice in notices)
+    )
 
 
 def _plans(answer: SearchTold) -> Table:
