@@ -141,7 +141,9 @@ def _write(out: str, config: str, settings: tuple[Any, Any], expected: str, over
     experiment, best = settings
     values, whole = read_yaml(Path(config)), to_dict(best)
     given = {key for text in overrides if not (key := text.partition("=")[0]).startswith("search.")}
-    for key in sorted(given | {change.key for change in changes(experiment, best)} - {"cluster.device"}):
+    for key in sorted(
+        given | {change.key for change in changes(experiment, best)} - {"cluster.device", "search.device"}
+    ):
         _put(values, key.split("."), whole)
     values.pop("allocation", None)
     values["calls"] = whole["calls"]
