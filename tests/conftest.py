@@ -1,4 +1,4 @@
-"""A registry of the tests' own, and the Slurm cluster for tests.
+"""A registry of the tests' own, no GPU but for tests that ask for one, and the Slurm cluster for tests.
 
 Tests that use the cluster run on one worker of pytest-xdist: on several they would wait.
 """
@@ -13,8 +13,11 @@ import pytest
 from support import slurm_cluster
 from support.slurm_cluster import SlurmCluster
 
+from hpcrl.agent.devices import MASK
+
 CLUSTER_TESTS = "tests/slurm/"
 LONGEST_FIRST = Path(__file__).parent / "longest_first.txt"
+GIVEN = os.environ.get(MASK)
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
@@ -27,6 +30,28 @@ def state_of_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # Thousands of processes import the same modules: what one has compiled, the others read, as users' do.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def computes_on_cpus() -> Iterator[None]:
+    """A test that is not marked `gpu` means the CPU, on a machine that has a GPU, too: no process sees one.
+
+    What torch sees in this process was settled when tests were collected, with the GPU.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MASK, "")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def sees_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are marked `gpu` see what was to be seen before."""
+    if request.node.get_closest_marker("gpu") is None:
+        return
+    if GIVEN is None:
+        monkeypatch.delenv(MASK, raising=False)
+    else:
+        monkeypatch.setenv(MASK, GIVEN)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from hpcrl.errors import DataError, ExitCode
 from hpcrl.launch.calibrating import ran
 from hpcrl.launch.profiling import profile_in, profile_of
 from hpcrl.placement.data_sheets import CPU_CORE
-from hpcrl.placement.profile_rates import differences
+from hpcrl.placement.profile_rates import differences, is_of_torch
 from hpcrl.placement.rates import Rates, rates_from_json
 from hpcrl.placement.search_told import SearchTold
 
@@ -97,6 +97,11 @@ def test_what_differs_is_named(folder: Path) -> None:
     profile, left_out = profile_of(experiment, 1.0)
     assert left_out == [] and list(profile.measured.models) == ["actor"]
     assert profile.measured.tasks[:3] == ("node", "links", "predict/actor/1") and profile.control.steps == 8
+
+
+def test_a_build_of_torch_is_compared_where_both_sides_name_it() -> None:
+    assert is_of_torch("torch 2.11.0+cu130", "2.11.0") and is_of_torch("torch 2.11.0+cu130", "2.11.0+cu130")
+    assert not is_of_torch("torch 2.11.0+cu130", "2.11.0+cpu") and not is_of_torch("torch 2.11.0", "2.13.0")
 
 
 def test_a_number_of_minutes_that_is_none_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

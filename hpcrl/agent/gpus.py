@@ -76,6 +76,11 @@ def bindings(
     return tuple(replace(place, cpus=cpus) for place, cpus in zip(bound, shares, strict=True))
 
 
+def seen_devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
+    """What a process in this environment may compute on here, in the order in which CUDA numbers it."""
+    return () if hides_all(environ) else visible_devices(environ, usable(read_inventory().devices))
+
+
 def choose(cluster: ClusterConfig, first: int, environ: Mapping[str, str], inventory: Inventory) -> tuple[Device, ...]:
     """The device of each slot; none for CPU workers. Raises as `bindings`."""
     said = "; ".join(inventory.complaints)

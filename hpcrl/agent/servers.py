@@ -97,8 +97,11 @@ class Server:
         assert spec is not None and spec.origin is not None, told.module
         own = {"agent": os.getpid(), "listener": listener.fileno(), "cuda": where.cuda, "cpus": where.cpus}
         args = msgspec.json.encode(dict(told.settings) | own).decode()
-        environment = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
-        environment |= {"OMP_NUM_THREADS": str(where.threads), "PYTHONPATH": str(Path(spec.origin).parent)}
+        # Another interpreter is not to find this one's packages.
+        kept = (it for it in os.environ.items() if not told.python or it[0] not in OWN_VARIABLES)
+        environment = dict(kept)
+        paths = [str(Path(spec.origin).parent), *filter(None, [environment.get("PYTHONPATH")])]
+        environment |= {"OMP_NUM_THREADS": str(where.threads), "PYTHONPATH": os.pathsep.join(paths)}
         environment |= {"TMPDIR": str(self._folder.path / TEMPORARY)}
         environment |= dict(told.variables) | self._caches.environment() | dict(where.environment)
         opened = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -159,6 +159,8 @@ def _serve(
 
 
 def _import(orders: socket.socket, imports: tuple[str, ...]) -> None:
+    # Libraries ask, as they are imported, whether there is a GPU. CUDA must not be asked before the fork; NVML may be.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for place in imports:
         try:
             load(place)

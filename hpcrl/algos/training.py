@@ -10,6 +10,7 @@ from hpcrl.algos.functional.losses import Denominators, token_weights
 from hpcrl.algos.functional.sequences import sequence_sums
 from hpcrl.data.batch import Batch
 from hpcrl.data.micro_batches import runs
+from hpcrl.durable.means import rounded_once
 from hpcrl.engines.engine import (
     Columns,
     Decision,
@@ -129,14 +130,15 @@ class Training:
         counted = self._with("stepped", "refused")
         stats: dict[str, tuple[float, float]] = {}
         if counted:
-            stats["loss"] = (sum(result.loss for result in counted), float(len(counted)))
+            stats["loss"] = (rounded_once([result.loss for result in counted]), float(len(counted)))
             for name in sorted(counted[0].totals):
                 parts = [result.totals[name] for result in counted]
-                stats[name] = (sum(total for total, _ in parts), sum(weight for _, weight in parts))
+                totals, weights = zip(*parts, strict=True)
+                stats[name] = (rounded_once(totals), rounded_once(weights))
         if stepped := self._with("stepped"):
             updates = float(len(stepped))
-            stats["lr"] = (sum(result.decision.lr for result in stepped), updates)
-            stats["grad_norm"] = (sum(result.grad_norm or 0.0 for result in stepped), updates)
+            stats["lr"] = (rounded_once([result.decision.lr for result in stepped]), updates)
+            stats["grad_norm"] = (rounded_once([result.grad_norm or 0.0 for result in stepped]), updates)
         return stats | {"skipped": (float(len(self._with("skipped"))), 1.0)}
 
     def _with(self, *outcomes: str) -> list[TrainResult]:

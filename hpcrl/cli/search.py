@@ -27,7 +27,7 @@ from hpcrl.durable.attempts import newest_nodes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
-from hpcrl.launch.calibrating import calibrated, like, payback
+from hpcrl.launch.calibrating import calibrated, like, payback, refuse_another
 from hpcrl.launch.preflight import capacity_of
 from hpcrl.launch.searched import searched_each
 from hpcrl.placement.allocate import MANUAL
@@ -36,10 +36,13 @@ from hpcrl.placement.search_told import OnNumber, PlanTold, RangeTold, SearchTol
 from hpcrl.placement.searching import OWN
 from hpcrl.placement.settling import Found, search_for
 from hpcrl.placement.sizes import GIB
+from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.simulation.ordering import in_simulated_order
 
 SHORT = ("profile", "device", "lengths", "proposals")
 """Settings of `search` that this command takes without it."""
+WORKERS = ("cluster.nodes", "cluster.workers_per_node")
+"""Of the settings of `cluster`, those that a plan is made for."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -63,6 +66,8 @@ def run(words: Sequence[str]) -> int:
         try_out("--out", given.out)
     experiment = replace(read_experiment(given.config, [*overrides, "allocation=manual"]), allocation=MANUAL)
     after = RunDirectory.look(find_run(given.after)) if given.after else None
+    if after is not None:
+        refuse_another(after, experiment)
     if experiment.cluster.is_elastic:
         return _on_each_number(experiment, after, given, overrides)
     experiment = with_nodes(experiment, experiment.cluster.most_nodes)
@@ -71,7 +76,7 @@ def run(words: Sequence[str]) -> int:
     print(msgspec.json.encode(answer).decode()) if given.json else Console().print(render(answer))
     best, best_s = found.settled(), answer.plans[0].step_s
     if after is not None:
-        _tell_payback(after, (found, best_s), experiment, best)
+        _tell_payback(after, (found, best_s), best)
     if given.out:
         _write(given.out, given.config, (experiment, best), f"is expected to take {best_s:.3g} s", overrides)
     elif not given.json:
@@ -116,13 +121,14 @@ def _search(experiment: ExperimentConfig, after: RunDirectory | None) -> Found:
     return search_for(asked, capacity_of(experiment), partial(calibrated, after))
 
 
-def _tell_payback(after: RunDirectory, found: tuple[Found, float], experiment: ExperimentConfig, best: Any) -> None:
+def _tell_payback(after: RunDirectory, found: tuple[Found, float], best: Any) -> None:
     told = payback(after, found[1], found[0].costs.rates)
     print(told.said, file=sys.stderr)
     if told.pays is False:
         return
-    changed = [it for it in changes(experiment, best, [ChangeClass.PLACEMENT]) if it.key.partition(".")[0] != "search"]
-    words = " ".join(f"--{it.key} {shlex.quote(_typed(it.value))}" for it in changed if it.key != "cluster.device")
+    changed = changes(experiment_from(after.configuration()), best, [ChangeClass.PLACEMENT])
+    placed = [it for it in changed if it.key.partition(".")[0] not in ("search", "cluster") or it.key in WORKERS]
+    words = " ".join(f"--{it.key} {shlex.quote(_typed(it.value))}" for it in placed)
     print(f"With it: hpcrl stop {after.root}; hpcrl resume {after.root} {words}", file=sys.stderr)
 
 
@@ -135,7 +141,9 @@ def _write(out: str, config: str, settings: tuple[Any, Any], expected: str, over
     experiment, best = settings
     values, whole = read_yaml(Path(config)), to_dict(best)
     given = {key for text in overrides if not (key := text.partition("=")[0]).startswith("search.")}
-    for key in sorted(given | {change.key for change in changes(experiment, best)} - {"cluster.device"}):
+    for key in sorted(
+        given | {change.key for change in changes(experiment, best)} - {"cluster.device", "search.device"}
+    ):
         _put(values, key.split("."), whole)
     values.pop("allocation", None)
     values["calls"] = whole["calls"]
@@ -166,8 +174,8 @@ def render(answer: SearchTold) -> RenderableType:
 
 
 def render_range(answer: RangeTold, config: str) -> RenderableType:
-    """The best plan on each number of nodes, a line for each."""
-    table = _table("nodes", "workers", "step", "simulated", "the settings", "memory", wide="plan 1")
+    """The best plan on each number of nodes, a line for each; below, what it is."""
+    table, plans = _table("nodes", "workers", "step", "simulated", "the settings", "memory", wide=""), []
     for it in answer.numbers:
         best = it.found.plans[0]
         own = next((plan.step_s for plan in it.found.others if plan.name == OWN and plan.fits), None)
@@ -175,7 +183,8 @@ def render_range(answer: RangeTold, config: str) -> RenderableType:
         times = (best.step_s, best.simulated_s, own)
         layouts = ", ".join(f"{call.call} {call.layout} on {call.mesh}" for call in best.calls)
         cells = ["-" if seconds is None else duration(seconds) for seconds in times]
-        table.add_row(str(it.nodes), str(it.found.workers), *cells, memory, Text(plain(layouts)))
+        table.add_row(str(it.nodes), str(it.found.workers), *cells, memory)
+        plans.append(Text(plain(f"On {in_words(it.nodes)}: {layouts}.")))
     first = answer.numbers[0].found
     tried = sum(it.found.proposals for it in answer.numbers)
     head = Text(
@@ -183,7 +192,9 @@ def render_range(answer: RangeTold, config: str) -> RenderableType:
     )
     aid = f"Each in full: hpcrl search {config} --nodes {answer.numbers[-1].nodes}"
     notices = dict.fromkeys(notice for it in answer.numbers for notice in it.found.notices)
-    return Group(head, table, Text(), Text(plain(aid)), *(Text(plain(notice), style="dim") for notice in notices))
+    return Group(
+        head, table, Text(), *plans, Text(), Text(plain(aid)), *(Text(plain(notice), style="dim") for notice in notices)
+    )
 
 
 def _plans(answer: SearchTold) -> Table:

@@ -182,7 +182,7 @@ class ComposedEngine:
 
     def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
         self._buffers.read()
-        with self._model.transformer.gathered():
+        with self._kernels.generating(), self._model.transformer.gathered():
             return self._sampler.generate(prompts, seeds, config)
 
     def train_batch(

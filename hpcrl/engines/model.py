@@ -1,7 +1,6 @@
 """A model given packed sequences: what it predicts of their labels. Knows nothing of micro-batches and of training."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -73,7 +72,7 @@ class PackedModel:
         if not len(sequences):
             of_none = (predictions.log_probs[:0], predictions.entropy[:0], predictions.values[:0])
             return Predictions(*of_none, bounds)
-        return replace(predictions, cu_labels=bounds)
+        return predictions._replace(cu_labels=bounds)
 
     def size(self, sequences: Sequences) -> Size:
         """Of a pass over these sequences."""

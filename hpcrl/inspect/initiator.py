@@ -44,6 +44,7 @@ NAMED = 3
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 WORDS: tuple[tuple[str, Kind], ...] = (
     ("out of memory: the kernel has killed", "host memory"),
+    ("the parent of its workers died", "node failure"),
     ("allocation ends soon", "time limit"),
     (" was cancelled", "cancelled"),
     ("could not connect", "communication"),
@@ -181,6 +182,8 @@ def _told_to_go(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> F
         return Found(kind, "likely", who, "", ending.reason, evidence=(*line, job))
     if said is None and line and "SIGUSR" in ending.reason and (ends := _ends_soon(trail, line[0].entry.time)):
         return Found("time limit", "likely", "", "", ending.reason, evidence=(*line, ends))
+    if said == "node failure":
+        return Found(said, "likely", who, "", ending.reason, evidence=evidence)
     if ending.state == "incomplete":
         kind = said or "node failure"
         return Found(kind, "likely", "", "starting" if kind == "hang" else "", ending.reason, evidence=evidence)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
 from hpcrl.event_log import Entry, decode
 from hpcrl.events import AgentConnected, GrowthWeighed, NodeLeaving, NodesChanged, NodesMissing, WorkersReady
 from hpcrl.inspect.entries import EntryTail
@@ -61,8 +62,14 @@ def nodes_now(reader: RunReader, asked: int | str) -> NodesNow | None:
         return None
     newest = max(reader.attempts, default=None)
     nodes = 0 if newest is None else reader.attempts[newest].nodes
-    others = () if newest is None else tuple(_others(reader.run, newest))
+    others = () if newest is None or _is_over(reader.run, newest) else tuple(_others(reader.run, newest))
     return NodesNow(f"{asked}", nodes, changes_of(reader), others)
+
+
+def _is_over(run: RunDirectory, newest: int) -> bool:
+    """Whether nobody waits for nodes any more: the run has ended, and is not queued again."""
+    verdict = run.read_verdict(newest)
+    return verdict is not None and verdict.exit_code != ExitCode.REQUEUE
 
 
 def _others(run: RunDirectory, newest: int) -> Iterator[str]:

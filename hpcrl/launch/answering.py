@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpcrl.agent.nvml import read_inventory
+from hpcrl.agent.gpus import seen_devices
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.data.tokens import HALF, Tokens
@@ -130,7 +130,7 @@ def free_bytes(
 ) -> tuple[float | None, str]:
     """What memory a model can have here, and whose it is; None where nobody says."""
     if device == "cuda":
-        of_gpus = (gpu.memory for gpu in read_inventory().devices if gpu.memory is not None)
+        of_gpus = (gpu.memory for gpu in seen_devices(os.environ) if gpu.memory is not None)
         return next(of_gpus, None), "the first GPU"
     found = _AVAILABLE.search(meminfo.read_text())
     sizes: list[float] = [float(found[1]) * 1024] if found else []
@@ -141,10 +141,10 @@ def free_bytes(
 
 
 def device_of(asked: str) -> str:
-    """`auto` is a GPU where NVML knows one."""
+    """`auto` is a GPU where NVML knows one that this process may see."""
     if asked not in ("auto", "cpu", "cuda"):
         raise ConfigurationError([f"--device {asked} is none of auto, cpu, cuda."])
-    return ("cuda" if read_inventory().devices else "cpu") if asked == "auto" else asked
+    return ("cuda" if seen_devices(os.environ) else "cpu") if asked == "auto" else asked
 
 
 def _error_of(refused: Refused) -> HpcrlError:

@@ -14,10 +14,11 @@ from hpcrl.config.changes import with_nodes
 from hpcrl.costs import decode
 from hpcrl.durable.attempts import newest_nodes
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import DataError
+from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.inspect.lines import Tail
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.words import counted
+from hpcrl.placement.allocate import placed_models
 from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.lengths import lengths_of_run
 from hpcrl.placement.placing import Placed
@@ -72,6 +73,18 @@ def like(experiment: Any, run: RunDirectory) -> Any:
     except DataError:
         return experiment
     return replace(experiment, search=replace(experiment.search, lengths=str(run.root)))
+
+
+def refuse_another(run: RunDirectory, experiment: Any) -> None:
+    """Raise ConfigurationError where a run says nothing of this experiment's calls."""
+    there = experiment_from(run.configuration())
+    if there.algorithm != experiment.algorithm:
+        differs = f"of {there.algorithm}, not of {experiment.algorithm}"
+    elif placed_models(there) != placed_models(experiment):
+        differs = "with models of other shapes"
+    else:
+        return
+    raise ConfigurationError([f"{run.root} is a run {differs}: give --after one of the same algorithm and models."])
 
 
 class Payback(NamedTuple):

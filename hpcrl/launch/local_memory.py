@@ -1,9 +1,10 @@
 """What memory the workers of a run on this machine will have. Reads texts of the kernel, and asks NVML for GPUs."""
 
+import os
 import re
 from pathlib import Path
 
-from hpcrl.agent.nvml import read_inventory
+from hpcrl.agent.gpus import seen_devices
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.placement.capacity import Capacity
 
@@ -14,12 +15,18 @@ _TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 
 def memory(cluster: ClusterConfig, *_: object) -> Capacity:
     """The smallest GPU's, where workers compute on GPUs; else this machine's, which all simulated nodes share."""
-    gpus = () if cluster.device == "cpu" else read_inventory().devices
-    sizes = [gpu.memory for gpu in gpus if gpu.memory is not None]
-    if gpus or cluster.device == "cuda":
-        source = "the smallest GPU here has" if sizes else "what the GPUs here have is not known"
-        return Capacity(min(sizes) if sizes else None, "worker", source, host=lambda: _of_node(cluster))
-    return _of_node(cluster)
+    gpus = () if cluster.device == "cpu" else seen_devices(os.environ)
+    if not gpus and cluster.device != "cuda":
+        return _of_node(cluster)
+    sized = [gpu for gpu in gpus if gpu.memory is not None]
+    smallest = min(sized, key=lambda gpu: gpu.memory or 0, default=gpus[0] if gpus else None)
+    return Capacity(
+        None if smallest is None else smallest.memory,
+        "worker",
+        "the smallest GPU here has" if sized else "what the GPUs here have is not known",
+        host=lambda: _of_node(cluster),
+        gpu="" if smallest is None else smallest.name,
+    )
 
 
 def _of_node(cluster: ClusterConfig) -> Capacity:

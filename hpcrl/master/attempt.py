@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from typing import Any
 
 import msgspec
 
@@ -52,7 +53,7 @@ class Attempt:
         self,
         files: AttemptRecords,
         settings: RunSettings,
-        data: Future[RunData],
+        data: Future[RunData[Any]],
         schedule: RunSchedule,
         reactor: Reactor,
         watch: AllocationWatch,
@@ -151,9 +152,9 @@ class Attempt:
         self._settings = self._settings.on(len(seats))
         return plan_under(self._settings, seats, self._files.inputs())
 
-    def _begin(self, plan: Plan, data: RunData) -> None:
+    def _begin(self, plan: Plan, data: RunData[Any]) -> None:
         self._files.publish_plan(plan)
-        self._files.keep_samples(self._settings.newest, data.readable)
+        self._files.keep_samples(self._settings.newest, data.datasets)
 
     def _refuse_changed_inputs(self) -> None:
         """What the master reads; each worker compares what it reads itself."""
@@ -220,7 +221,7 @@ class Attempt:
         """The nodes of the attempt whose agents are there."""
         return [node for node in self._members.agents if not self._members.is_spare(node)]
 
-    def _source(self, plan: Plan, data: RunData) -> StepSource:
+    def _source(self, plan: Plan, data: RunData[Any]) -> StepSource:
         """Tokenises: for a thread that may be slow."""
         settings, beside = self._settings, self._reactor.in_background
         scripted = self._kind is ScriptDriver

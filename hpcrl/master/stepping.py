@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
@@ -23,20 +24,23 @@ from hpcrl.master.schedule import RunSchedule
 from hpcrl.placement.plan import Plan
 from hpcrl.recipes.algorithm import algorithm_of
 
+D_co = TypeVar("D_co", bound=MeasuredRows, covariant=True)
+
 
 @dataclass(frozen=True)
-class RunData:
-    """The data sets of a run, opened once by its master, the order of the training rows, and how a step cuts them."""
+class RunData(Generic[D_co]):
+    """The data sets of a run, opened once by its master, the order of the training rows, and how a step cuts them.
 
-    datasets: Mapping[str, MeasuredRows]
+    Those of a simulation are measured alone.
+    """
+
+    datasets: Mapping[str, D_co]
     order: RowOrder
     eval_ids: Ids
     batch: Batch
     choice: Choice | None
     left_out: Sequence[RowsLeftOut]
     """Which rows, and why."""
-    readable: Mapping[str, Dataset]
-    """The data sets again, whose rows archives tell; none in a simulation."""
 
     def steps(self, schedule: RunSchedule) -> int:
         """How many training steps the run has, unless it is stopped before."""
@@ -66,7 +70,7 @@ class RunData:
         return [row_of(sample) for sample in ids] if self.batch.kept_whole == "row" else None
 
 
-def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData:
+def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData[Dataset]:
     """Check the experiment's data sets, and tokenise what lengths decide about. May take minutes. Raises DataError."""
     algorithm = algorithm_of(experiment)
     datasets, batch = open_datasets(experiment, algorithm.rows, indexes), algorithm.batch(experiment)
@@ -77,7 +81,7 @@ def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData:
         for source, each in datasets.items()
         if each.notice
     ]
-    return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), left_out, datasets)
+    return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), left_out)
 
 
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
@@ -97,7 +101,7 @@ class StepSource:
         self,
         plan: Plan,
         experiment: ExperimentConfig,
-        data: RunData,
+        data: RunData[MeasuredRows],
         schedule: RunSchedule,
         in_background: Callable[[Callable[[], None]], Future[None]],
         earlier: Mapping[int, ExperimentConfig],

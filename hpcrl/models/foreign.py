@@ -217,8 +217,10 @@ def _empty_model(config: ForeignConfig, dtype: torch.dtype) -> Any:
     maker = AutoModelForCausalLM if config.head == "vocabulary" else AutoModelForTokenClassification
     try:
         theirs = CONFIG_MAPPING[config.family].from_dict(foreign_fields(config, str(dtype).removeprefix("torch.")))
+        # By itself transformers 5.17 takes a kernel that caps no scores.
+        capped = any(config.carried.get(name) for name in SOFTCAPS)
         with _EmptyParameters():
-            model = maker.from_config(theirs, dtype=dtype)
+            model = maker.from_config(theirs, dtype=dtype, **({"attn_implementation": "eager"} if capped else {}))
     except (ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         raise DataError(f"transformers cannot make a {config.family} of its config.json: {error}") from error
     if dtype == torch.float64 and hasattr(model, "set_experts_implementation"):

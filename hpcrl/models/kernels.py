@@ -3,7 +3,8 @@
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -21,8 +22,8 @@ _CUBLAS = re.compile(r"not deterministic because it uses (CuBLAS)")
 class Kernels:
     """What is asked of torch's kernels in this process; one for all engines, as torch has one mode.
 
-    `gradients` takes deterministic kernels alone. All else only warns of one that has no such variant (a running sum on
-    CUDA, in sampling): what was sampled is read in a replay, never drawn again.
+    `gradients` takes deterministic kernels alone, `generating` any. All else only warns of one that has no such
+    variant.
     """
 
     def __init__(self, deterministic: bool = True) -> None:
@@ -76,6 +77,17 @@ class Kernels:
         finally:
             torch.set_deterministic_debug_mode("warn")
         return compute()
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """For what computes no gradient and writes to no place twice, whose bits any kernels keep: the deterministic
+        ones that write would sort their places first, for each token of each block."""
+        before = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode("default")
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(before)
 
     def _known(self, anyone: Callable[[bool], bool] | None) -> bool:
         """Whether an operation without a deterministic variant is known, here or on a rank beside this one."""

@@ -4,7 +4,7 @@ Shapes: R rows with labels, r those of this rank, E hidden size, V this rank's t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,11 @@ from hpcrl.models.softcap import capped_
 from hpcrl.models.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """What a model says of P labels, on the model's device: at least fp32 [P], or [0] where it says nothing of it."""
+class Predictions(NamedTuple):
+    """What a model says of P labels, on the model's device: at least fp32 [P], or [0] where it says nothing of it.
+
+    A tuple, so that a library which watches what a module returns (FSDP) finds the tensors in it.
+    """
 
     log_probs: Tensor
     entropy: Tensor

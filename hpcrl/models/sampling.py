@@ -83,7 +83,7 @@ def _filtered(probabilities: Tensor, options: SamplingOptions) -> tuple[Tensor, 
         kept, candidates = probabilities.topk(options.top_k)
     else:
         kept, candidates = probabilities.sort(stable=True, dim=-1, descending=True)
-    reached = kept.cumsum(-1, dtype=torch.float64)
+    reached = running_sums(kept)
     before = reached - kept
     return kept.masked_fill(before >= options.top_p * reached[:, -1:], 0.0), candidates
 
@@ -93,8 +93,15 @@ def _invert(weights: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:
 
     Where weights are NaN there is none: the last place, and NaN.
     """
-    reached = weights.cumsum(-1, dtype=torch.float64)
+    reached = running_sums(weights)
     whole = reached[:, -1:]
     places = torch.searchsorted(reached, uniform_N[:, None] * whole, right=True).clamp_(max=weights.shape[-1] - 1)
     shares = weights.gather(-1, places) / whole
     return places[:, 0], shares.log()[:, 0].to(weights.dtype)
+
+
+def running_sums(weights_NV: Tensor) -> Tensor:
+    """float64. CUDA would add up a row that is alone by parts that differ from call to call."""
+    alone = weights_NV.is_cuda and weights_NV.shape[0] == 1
+    rows = weights_NV.expand(2, -1) if alone else weights_NV
+    return rows.cumsum(-1, dtype=torch.float64)[: weights_NV.shape[0]]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hpcrl.models.sampling import SamplingOptions, choose, uniform
+from hpcrl.models.sampling import SamplingOptions, choose, running_sums, uniform
 from hpcrl.models.vocabulary import Vocabulary
 
 
@@ -41,7 +41,7 @@ def _greedy(logits_NV: Tensor, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
 def _inverted(logits_NV: Tensor, uniform_N: Tensor, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
     """The first token at which the running sum of all probabilities exceeds u, and the log of its probability."""
     largest, _ = _largest(logits_NV)
-    reached = (logits_NV - largest[:, None]).exp().cumsum(-1, dtype=torch.float64)
+    reached = running_sums((logits_NV - largest[:, None]).exp())
     own = reached[:, -1] if logits_NV.shape[-1] else torch.zeros_like(uniform_N)
     largest_SN, own_SN = _exchanged(vocabulary, largest, own)
     scale_SN = (largest_SN - largest_SN.amax(0)).exp()

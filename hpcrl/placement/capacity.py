@@ -13,7 +13,9 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.allocate import settle
 from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.placement.data_sheets import SHEETS
 from hpcrl.placement.memory import Models, estimate_models, of_worker
+from hpcrl.placement.peak_flops import known_name
 from hpcrl.placement.plan import Plan, ReplicaPlan, plan_for
 from hpcrl.placement.sizes import GIB
 from hpcrl.placement.worker_memory import STATE, Load, peaks, waiting_models
@@ -41,10 +43,16 @@ class Capacity:
     host: "Callable[[], Capacity] | None" = field(default=None, compare=False)
     """Of workers that have memory to themselves: what says the memory of their node. It is asked where models wait
     there."""
+    gpu: str = ""
+    """What the driver calls the GPU that workers have; empty where nobody here knows."""
 
 
 def on_its_device(experiment: E, capacity: Capacity) -> E:
-    """With the device that `auto` comes to: workers that have memory to themselves are on GPUs."""
+    """With the device that `auto` comes to: workers that have memory to themselves are on GPUs. Times are reckoned by
+    the data sheet of theirs, where there is one and the settings say nothing else."""
+    search = experiment.search
+    if search.profile is search.device is None and known_name(capacity.gpu, SHEETS) and capacity.of == "worker":
+        experiment = replace(experiment, search=replace(search, device=capacity.gpu))
     if experiment.cluster.device != "auto":
         return experiment
     device: Literal["cpu", "cuda"] = "cuda" if capacity.of == "worker" else "cpu"

@@ -80,7 +80,7 @@ def differences(experiment: Any, rates: Rates, installed: str) -> Iterator[str]:
     empty: not known), each in a sentence."""
     if not rates.measured:
         return
-    if installed and rates.software and rates.software != f"torch {installed}":
+    if installed and rates.software and not is_of_torch(rates.software, installed):
         yield f"it was measured with {rates.software}, but torch {installed} is installed"
     algorithm = algorithm_of(experiment)
     called = algorithm.called(experiment)
@@ -92,6 +92,13 @@ def differences(experiment: Any, rates: Rates, installed: str) -> Iterator[str]:
         if wanted[0] and wanted not in known:
             has = "; ".join(" in ".join((shape, f"{backend} {dtype}")) for shape, backend, dtype in sorted(known))
             yield f"{role} has blocks of shape {wanted[0]} in {wanted[1]} {wanted[2]}, and it was measured of {has}"
+
+
+def is_of_torch(software: str, installed: str) -> bool:
+    """Whether what torch says of itself is the version that is installed. A wheel's metadata may leave out the build,
+    which torch names (2.11.0+cu130): then that is not compared."""
+    (version, _, build), (other, _, of_other) = (it.partition("+") for it in (software, f"torch {installed}"))
+    return version == other and (build == of_other or not build or not of_other)
 
 
 def _block_of(model: DecoderConfig) -> str:

@@ -1,5 +1,6 @@
 """Where a score belongs among the tokens of a response."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ def token_rewards(scored: Scored, tokens: np.ndarray, decode: Callable[[np.ndarr
     found = np.zeros(len(tokens))
     for end, number in scored.places:
         found[token_at(end, tokens, decode)] += number
-    found[-1] += scored.total - sum(number for _, number in scored.places)
+    found[-1] += scored.total - math.fsum(number for _, number in scored.places)
     return found.astype(np.float32)
 
 

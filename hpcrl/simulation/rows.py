@@ -9,6 +9,7 @@ import numpy as np
 from hpcrl.data.batch import Batch
 from hpcrl.data.datasets import open_order
 from hpcrl.data.order import row_of
+from hpcrl.data.rows.kind import MeasuredRows
 from hpcrl.data.samples import SampleMeta, sample_seed
 from hpcrl.master.stepping import RunData
 from hpcrl.placement.lengths import Lengths
@@ -19,7 +20,7 @@ from hpcrl.recipes.algorithm import algorithm_of
 class Rows:
     """Of a run. `made` are the tokens of what calls make of a sample."""
 
-    data: RunData
+    data: RunData[MeasuredRows]
     made: Callable[[str], int]
     chooses_by: str = ""
     """The key by which steps choose; empty where they don't."""
@@ -91,5 +92,5 @@ def drawn_rows(experiment: Any, lengths: Lengths, steps: int, seed: int) -> Rows
     choice = algorithm.choice(experiment)
     dataset = DrawnRows(max(1, steps) * batch.rows, batch.per_row, lengths, seed)
     order = open_order(experiment, algorithm.rows, batch, dataset)
-    data = RunData({"train": dataset}, order, (), batch, choice, [], {})
+    data = RunData({"train": dataset}, order, (), batch, choice, [])
     return Rows(data, dataset.whole, "" if choice is None else choice.key, seed)

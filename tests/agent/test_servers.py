@@ -3,9 +3,11 @@ with their agent. Their vLLM is a stand-in: what it computes is not asked for he
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -106,6 +108,37 @@ def test_one_that_has_said_why_it_ends_is_not_taken_over(servers: Servers, told:
     (second,) = servers.serve({told: HERE}, tmp_path / "b.jsonl")
     assert second is not first
     assert Connection(second.socket, 1, nobody_is_told).digest == ""
+
+
+@pytest.mark.parametrize(("python", "finds"), [("", ["/ours"]), ("/another/python", [])])
+def test_another_interpreter_is_not_led_to_the_packages_of_this_one(
+    told: ServerPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, finds: list[str]
+) -> None:
+    given: dict[str, str] = {}
+
+    def start(command: list[str], *, env: dict[str, str], **_: object) -> None:
+        given.update(env)
+        raise OSError("enough")
+
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(OSError, match="enough"):
+        Server(replace(told, python=python), HERE, tmp_path / "out")
+    assert given["PYTHONPATH"].split(os.pathsep)[1:] == finds
+
+
+def test_one_that_ends_without_a_word_is_told_of_as_that(tmp_path: Path) -> None:
+    (folder := tmp_path / "of a server").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(1)
+        greeted = threading.Thread(target=lambda: listener.accept()[0].close())  # with a greeting that nobody read
+        greeted.start()
+        with pytest.raises(LostServerError, match="it has ended without a word"):
+            Connection(folder / "socket", 0, nobody_is_told)
+        greeted.join()
+    with pytest.raises(LostServerError, match="it has ended without a word"):  # refused
+        Connection(folder / "socket", 0, nobody_is_told)
 
 
 class Forked:

@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+import pytest
 from support.chaos import create_run, finish, outputs, rows_of, toy_experiment
 from support.faults import Looks
 
@@ -41,3 +42,21 @@ def test_nobody_looks_below_proc_once_the_workers_are_ready(tmp_path: Path) -> N
     late_s = 0.5  # a beat that was under way
     assert ended - ready > 2 * late_s
     assert [when - ready for times in looks.values() for when in times if when > ready + late_s] == []
+
+
+def test_what_is_imported_before_the_fork_asks_the_driver_for_gpus_and_not_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that has asked CUDA can fork none that may use it, and libraries ask as they are imported."""
+    asks = "from torch.cuda import _nvml_based_avail\nHOST = _nvml_based_avail()\nassert HOST, 'asks CUDA'\n"
+    (tmp_path / "asking_library.py").write_text(asks)
+    monkeypatch.syspath_prepend(tmp_path)
+    zygote = Zygote(("asking_library:HOST",), lambda _: 0)
+    try:
+        zygote.fork(WorkerArgs(str(tmp_path), 0, 0, "", LOOPBACK_ONLY, str(tmp_path / "out"), str(tmp_path / "err")))
+        deadline = time.monotonic() + 120
+        while not zygote.exits():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        zygote.close()

@@ -45,7 +45,8 @@ def judge(folder: Path, family: str, dtype: torch.dtype = torch.float64, **chang
 def loaded(folder: Path, dtype: torch.dtype) -> Any:
     import transformers
 
-    eager = {"experts_implementation": "eager"}  # by default one that knows no float64
+    # By default one that knows no float64, and in transformers 5.17 one that caps no scores.
+    eager = {"experts_implementation": "eager", "attn_implementation": "eager"}
     return transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype, **eager).eval()
 
 

@@ -87,13 +87,15 @@ def on_two_ranks(context, split, head, micro_batch_tokens):
 def test_any_micro_batches_on_any_device_give_the_same_loss_and_parameters_in_float64(head, device):
     """Catches gradients that are not scaled to the mini-batch."""
     expected, parameters = train(native(head), range(COUNT), head)
+    # Positions turn by angles in fp32, of which a GPU rounds the cosines otherwise.
+    rel, exact = (1e-9, 1e-12) if device == "cpu" else (1e-5, 1e-6)
     for micro_batch_tokens in (1, 30, 77):
         engine = native(head, micro_batch_tokens=micro_batch_tokens, device=device)
         results, got = train(engine, range(COUNT), head)
         for result, reference in zip(results, expected, strict=True):
-            assert numbers(result) == pytest.approx(numbers(reference), rel=1e-9, abs=1e-12)
-            assert result.grad_norm == pytest.approx(reference.grad_norm, rel=1e-9)
-        torch.testing.assert_close(got.cpu(), parameters, rtol=1e-9, atol=1e-11)
+            assert numbers(result) == pytest.approx(numbers(reference), rel=rel, abs=exact)
+            assert result.grad_norm == pytest.approx(reference.grad_norm, rel=rel)
+        torch.testing.assert_close(got.cpu(), parameters, rtol=rel, atol=10 * exact)
 
 
 @pytest.mark.parametrize("split", SPLITS)

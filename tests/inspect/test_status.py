@@ -15,8 +15,9 @@ from support.slurm_made import made_on_slurm, reclaim, seen
 
 from hpcrl.config.changes import with_settings
 from hpcrl.errors import ConfigurationError
-from hpcrl.events import CallFailed, CommandHeard, DrainBegun, RowsLeftOut, WorkersReady
+from hpcrl.events import CallFailed, CommandHeard, DrainBegun, NodesMissing, RowsLeftOut, WorkersReady
 from hpcrl.inspect.listing import list_runs
+from hpcrl.inspect.nodes import nodes_now
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.status_text import status_text
@@ -321,3 +322,19 @@ def test_without_squeue_only_the_directory_speaks(tmp_path: Path) -> None:
     made.verdict("preempted", 75, "node 1 is to go")
     status = read_status(made.run.root, unasked)
     assert status.state == "preempted" and "cannot be seen here: there is no squeue" in status.why
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "others"), [("done", 0, ()), ("queued", 75, ("node 2 has not come: pending",))]
+)
+def test_nodes_that_have_not_come_are_told_of_while_somebody_waits_for_them(
+    tmp_path: Path, state: str, code: int, others: tuple[str, ...]
+) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.write(NodesMissing({2: "pending"}))
+    waiting = nodes_now(RunReader(made.run), "1-3")
+    assert waiting is not None and waiting.others == ("node 2 has not come: pending",)
+    made.verdict(state, code, "x")
+    over = nodes_now(RunReader(made.run), "1-3")
+    assert over is not None and over.others == others

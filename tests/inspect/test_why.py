@@ -136,6 +136,7 @@ def test_of_a_worker_that_said_nothing_of_it_its_master_knows_what_it_had_to_exe
         (AttemptEnded("lost", "agent-0: died, out of memory: the kernel has killed", 75, "agent-0"), "host memory"),
         (AttemptEnded("lost", "spills/x is damaged: crc", 75), "disk"),
         (AttemptEnded("lost", "node 1 is to go: SIGTERM", 75, asked=True), "preempted"),
+        (AttemptEnded("lost", "node 1 is to go: the parent of its workers died", 75, asked=True), "node failure"),
         (AttemptEnded("preempted", "the master got SIGTERM", 75, asked=True), "preempted"),
         (AttemptEnded("preempted", "its allocation ends soon, and no call fits", 75, asked=True), "time limit"),
         (AttemptEnded("stopped", "asked to", 93, asked=True), "cancelled"),

@@ -1,6 +1,7 @@
 """What memory workers will have, as this machine says it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from support.gpus import FakeGpu, FakeNode, FakeNvml
 from hpcrl.cli.main import main
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.launch import local_memory
+from hpcrl.launch import answering, local_memory
 from hpcrl.launch.local import LocalLauncher
+from hpcrl.placement.capacity import on_its_device
 from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.placement.search_inputs import rates_asked
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1 kB\n"
 
@@ -29,11 +32,40 @@ def test_a_container_has_what_its_limit_says(tmp_path):
 def test_workers_on_gpus_have_the_smallest(monkeypatch):
     gpus = tuple(FakeGpu(f"GPU-{size}", "a GPU", bus=size, memory=size << 30) for size in (80, 40))
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeNode(gpus)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = local_memory.memory(ClusterConfig())
-    assert (found.bytes, found.of) == (40 << 30, "worker")
+    assert (found.bytes, found.of, found.gpu) == (40 << 30, "worker", "a GPU")
     assert found.host is not None
     assert (found.host().bytes, found.host().of) == (local_memory.machine_bytes(), "node")
     assert local_memory.memory(ClusterConfig(device="cpu")).of == "node"
+
+
+def test_gpus_that_are_hidden_from_this_process_are_none_of_its_workers(monkeypatch):
+    gpus = tuple(FakeGpu(f"GPU-{size}", "a GPU", bus=size, memory=size << 30) for size in (40, 80))
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeNode(gpus)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local_memory.memory(ClusterConfig()).of == "node"
+    assert local_memory.memory(ClusterConfig(device="cuda")).bytes is None
+    assert answering.device_of("auto") == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert local_memory.memory(ClusterConfig()).bytes == 80 << 30
+    assert answering.device_of("auto") == "cuda"
+    assert answering.free_bytes("cuda")[0] == 80 << 30
+
+
+def test_times_are_those_of_the_gpu_that_is_here_unless_settings_name_another(tmp_path, monkeypatch):
+    here = FakeGpu("GPU-1", "NVIDIA H100 80GB HBM3", bus=1, memory=80 << 30)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeNode((here,))))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    experiment = load_config(write_config(tmp_path / "ppo.yaml", ppo_values()), (), ALL_CHECKS)
+    capacity = local_memory.memory(experiment.cluster)
+    assert rates_asked(on_its_device(experiment, capacity)).device == "NVIDIA H100 80GB HBM3"
+    other = replace(experiment, search=replace(experiment.search, device="A100"))
+    assert rates_asked(on_its_device(other, capacity)).device == "A100"
+    on_cpus = replace(experiment, cluster=replace(experiment.cluster, device="cpu"))
+    assert on_its_device(on_cpus, local_memory.memory(on_cpus.cluster)) == on_cpus
 
 
 @pytest.mark.parametrize(("device", "gpus", "refused"), [("cuda", 0, True), ("auto", 1, True), ("auto", 0, False)])

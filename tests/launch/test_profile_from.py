@@ -19,7 +19,7 @@ from hpcrl.event_log import Entry
 from hpcrl.event_log import encode as encode_event
 from hpcrl.events import WorkersReady
 from hpcrl.figures import Figures, Seconds, packed
-from hpcrl.launch.calibrating import calibrated, payback, ran
+from hpcrl.launch.calibrating import calibrated, payback, ran, refuse_another
 from hpcrl.launch.profile_from import profile_from
 from hpcrl.launch.profiling import profile_of
 from hpcrl.placement.costs import CostModel, read_costs
@@ -32,6 +32,7 @@ from hpcrl.placement.profile_fit import Fit, Observed, fitted
 from hpcrl.placement.rates import Curve, Fixed, Link, Rates
 from hpcrl.placement.search_inputs import lengths_asked
 from hpcrl.placement.workload import workload_of
+from hpcrl.recipes.toy import ToyExperiment
 
 STEPS = 12
 CALLS = ("actor_gen", "ref_inf", "critic_inf", "actor_train", "critic_train")
@@ -186,6 +187,15 @@ def test_whether_resuming_pays_is_told_by_how_far_steps_are_apart_and_how_many_a
     assert f"{own:.3g} s less" in one.said and 0 < own < 1, "a plan is held to what the run's own is reckoned to take"
     assert (one.pays, many.pays) == (own > ran(run).start_s, True)
     assert "1 is left: " in one.said and "1000000 are left: it saves about " in many.said
+
+
+def test_a_run_of_another_algorithm_or_of_other_models_is_compared_with_nothing(make: Make) -> None:
+    run = make("run")
+    refuse_another(run, experiment_of("d1", tokens=16))
+    with pytest.raises(ConfigurationError, match="run is a run with models of other shapes: give --after one of"):
+        refuse_another(run, experiment_of("d2", model="wide"))
+    with pytest.raises(ConfigurationError, match="is a run of ppo, not of toy"):
+        refuse_another(run, ToyExperiment())
 
 
 def test_what_no_run_told_of_is_said_and_counts_as_by_the_base(make: Make) -> None:

@@ -25,6 +25,13 @@ def test_gradients_alone_are_computed_by_deterministic_kernels_or_not_at_all() -
     assert (torch.get_deterministic_debug_mode(), kernels.lacking) == (1, "")
 
 
+def test_while_responses_are_generated_any_kernels_will_do() -> None:
+    kernels = Kernels()
+    with kernels.generating():
+        assert torch.get_deterministic_debug_mode() == 0
+    assert torch.get_deterministic_debug_mode() == 1
+
+
 def test_the_first_gradient_of_a_role_is_computed_twice_and_no_other() -> None:
     kernels, calls = Kernels(), []
     for role in ("actor", "actor", "critic"):

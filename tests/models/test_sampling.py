@@ -49,6 +49,16 @@ def test_draws_on_a_gpu_equal_those_on_the_cpu_to_the_last_bit(device):
     assert torch.equal(uniform(seeds.to(device), index.to(device)).cpu(), uniform(seeds, index))
 
 
+@pytest.mark.parametrize("options", [SamplingOptions(), SamplingOptions(top_p=0.9)], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_that_is_left_alone_is_drawn_as_it_was_beside_others(device, options):
+    logits, numbers = torch.randn(3, 70_000, device=device), torch.arange(3, device=device)
+    together = choose(logits, numbers, numbers, options)
+    for row in range(3):
+        alone = choose(logits[row : row + 1], numbers[row : row + 1], numbers[row : row + 1], options)
+        assert all(torch.equal(one, several[row : row + 1]) for one, several in zip(alone, together, strict=True))
+
+
 def test_draws_are_uniform_over_indices_and_over_neighbouring_seeds():
     for draws in (
         uniform(torch.full((100_000,), 42), torch.arange(100_000)),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 COUNTED = """
 import sys
+begun = len(sys.modules)  # what the interpreter itself brings depends on what is installed beside hpcrl
 sys.path[:0] = [{tests!r}]
 from support.work import calls_in
 
@@ -17,7 +18,7 @@ def command():
 
 
 code, calls = calls_in(command)
-print(code, calls, len(sys.modules), file=sys.stderr)
+print(code, calls, len(sys.modules) - begun, file=sys.stderr)
 """
 
 

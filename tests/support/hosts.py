@@ -201,7 +201,7 @@ class Conductor:
         order, cursor = self._data.order, 0
         for _ in range(1, step):
             cursor = order.batch_at(cursor).next_cursor
-        return self._data.readable["train"].rows(order.batch_at(cursor).ids[:size])
+        return self._data.datasets["train"].rows(order.batch_at(cursor).ids[:size])
 
     def step(
         self,
@@ -221,7 +221,7 @@ class Conductor:
         return Done(rows, outcomes)
 
     def evaluate(self, step: int) -> "Done":
-        rows = self._data.readable["eval"].rows(self._data.eval_ids)
+        rows = self._data.datasets["eval"].rows(self._data.eval_ids)
         outcomes: dict[str, Outcome] = {}
         for call in self._in_order("eval"):
             outcomes[call.name], rows = self._call(step, call, rows, None)

@@ -196,6 +196,8 @@ def hugging_face_model(
     prefix, ends, usual = FAMILIES[family]
     sizes = usual if sizes is None else sizes
     config = getattr(transformers, CONFIGURATIONS.get(family, f"{prefix}Config"))(**{**sizes, **changes})
+    if family == "gemma2":
+        config._attn_implementation = "eager"  # transformers 5.17 would take one that caps no scores
     torch.manual_seed(seed)
     model = getattr(transformers, prefix + ends.get(f"For{head}", f"For{head}"))(config)
     with torch.no_grad():

@@ -1,9 +1,15 @@
 """What docs/inspect.md, samples.md and troubleshooting.md show is what their commands print."""
 
+import re
 from pathlib import Path
 
 import pytest
 from inspect_page import BLOCK, PAGES, Scenes, page
+
+
+def unsized(text: str) -> str:
+    """Without how large files are that name the processor, whose name may be longer."""
+    return re.sub(r"[0-9.]+ KiB, compared", "… KiB, compared", text)
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +21,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
 def test_a_page_is_what_its_commands_print_now(path: Path, blocks: int, scenes: Scenes) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(BLOCK.findall(text)) >= blocks
-    assert text == page(text, scenes), "write it again: make docs"
+    assert unsized(text) == unsized(page(text, scenes)), "write it again: make docs"
 
 
 def test_a_word_that_is_changed_by_hand_is_put_right(scenes: Scenes) -> None:

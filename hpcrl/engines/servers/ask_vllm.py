@@ -151,7 +151,9 @@ class Connection:
         if isinstance(error, TimeoutError):
             with suppress(OSError):  # nor is it taken over: its agent reads this
                 self._door.with_name(WHY).write_text(f"it has done nothing for {self._patience_s:g} s")
-        why = _read(self._door.with_name(WHY)) or str(error) or type(error).__name__
+        # Of a socket that was closed while it had unread words, kernels say "reset", of a listening one "refused".
+        gone = "it has ended without a word" if isinstance(error, (EOFError, ConnectionError)) else ""
+        why = _read(self._door.with_name(WHY)) or gone or str(error) or type(error).__name__
         return LostServerError(f"{why} ({self._log()})")
 
     def _log(self) -> str:
