@@ -24,6 +24,7 @@ from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
 from hpcrl.master.growth import Growth, Joining
 from hpcrl.master.judge import Situation, judge
+from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.numerics import Computing, devices, expected_memory
 from hpcrl.master.pace import Pace
@@ -68,7 +69,6 @@ class Attempt:
         self._data = data
         self._schedule = schedule
         self._reactor = reactor
-        self._members = reactor.members
         self._watch = watch
         self._nodes = nodes
         self._broken_before = broken_before
@@ -84,6 +84,10 @@ class Attempt:
     @property
     def number(self) -> int:
         return self._files.number
+
+    @property
+    def _members(self) -> Members:
+        return self._reactor.members
 
     @property
     def _cluster(self) -> ClusterConfig:
