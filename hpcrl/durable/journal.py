@@ -243,8 +243,8 @@ class Exported(_Event, frozen=True):
 
 
 class Archived(_Event, frozen=True):
-    """What is kept of a closed step's samples is in its archive, which stays; None where nothing of them is kept. `lost`
-    says which files could not be read that it is made of."""
+    """What is kept of a closed step's samples is in its archive, which stays; None where nothing of them is kept.
+    `lost` says which files could not be read that it is made of."""
 
     step: int
     samples: FileRef | None = None
