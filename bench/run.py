@@ -255,7 +255,7 @@ SECTIONS: Mapping[str, Section] = {
     "recording": Section(
         "Recording",
         "The PPO step of above, of whose calls seconds by phase, tokens, operations and the peak of memory are "
-        "measured as in a worker, and of whose 64 rows 32 are archived as the master's janitor does it. Whole steps "
+        "measured as in a worker, and of whose 64 rows 32 are archived as a node's housekeeper does it. Whole steps "
         "with both and without either, each side a process with one thread, in turn; and, as what it costs is less "
         "than what one step differs from the next, the time in the code that does it, beside the rest of the step.",
         lambda work, _peers: recording.recording(work),
