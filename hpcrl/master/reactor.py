@@ -43,7 +43,7 @@ from hpcrl.wire.messages import (
 
 TICK_MS = 50
 QUICK_TICK_S = 0.005
-LOOK_S = 0.1
+LOOK_S = 0.3
 """How often it is looked for who fell silent, at most."""
 
 Result = TypeVar("Result")
