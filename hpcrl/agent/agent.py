@@ -109,7 +109,7 @@ def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     starter = Starter(run, experiment, at.host, zygote)
     housekeeper = Housekeeper(zygote, run, at.node, experiment.cluster.heartbeat_s, experiment.cluster.lost_after_s)
     try:
-        return Agent(run, experiment, at, zygote, signals, claims, fault, starter, housekeeper).serve_run()
+        return Agent(run, experiment, at, signals, claims, fault, starter, housekeeper).serve_run()
     finally:
         housekeeper.close()
         zygote.close()
@@ -139,7 +139,6 @@ class Agent:
     run: RunDirectory
     experiment: ExperimentConfig
     at: AgentArgs
-    zygote: Zygote
     signals: Signals
     claims: Claims
     fault: Callable[[str], None]
@@ -152,6 +151,10 @@ class Agent:
     _started: StartWorkers | None = None
     _told_draining: bool = False
     _has_met: bool = False
+
+    @property
+    def zygote(self) -> Zygote:
+        return self.starter.zygote
 
     def serve_run(self) -> ExitCode:
         """Join the master of this submission, again after each loss, until it says how the run ended."""
