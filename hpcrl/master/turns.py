@@ -110,6 +110,7 @@ class Turns:
         self._tries[type(chore), chore.step] += 1
         if not told.elsewhere or self._tries[type(chore), chore.step] == TRIES:
             raise ChoreError(node, told)
+        print(f"the housekeeping of step {told.step} is tried again, for on node {node} {told.error}", flush=True)
         self._take_back(node)
         return None
 
