@@ -1,8 +1,9 @@
 """Agents and workers that a master cannot tell from real ones, hundreds of them in one process: for what it costs it.
 
 `python emulated.py RUN FIRST STOP OUT NODE STEP`: those of nodes FIRST … STOP. Messages, keys and files are real;
-nothing is computed, so that what a call makes is zeros, and a digest says only which version of its role it is of. When
-the first request of STEP comes to NODE it is gone, without a word, and another takes its place.
+nothing is computed, so that what a call makes is zeros, and a digest says only which version of its role it is of.
+Chores are done, by the code of an agent's housekeeper. When the first request of STEP comes to NODE it is gone, without
+a word, and another takes its place.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from hpcrl.agent.housekeeper import Housework
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.rundir import RunDirectory
@@ -29,6 +32,7 @@ from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import wait_master
 from hpcrl.placement.plan import Plan, read_plan
 from hpcrl.wire.channel import Link, RunKey
+from hpcrl.wire.chores import ChoreReport, KeepStep, RemoveParts
 from hpcrl.wire.messages import (
     Ack,
     AgentHello,
@@ -131,6 +135,7 @@ class Node:
         self._address = address
         self._workers: list[Worker] = []
         self._vanished = False
+        self._chore: Future[ChoreReport] | None = None
         self.answered: list[float] = []
         """When the master has answered a beat, by its own clock."""
         self._agent = crowd.link(f"agent-{number}.{start}", address, self._hear)
@@ -143,6 +148,8 @@ class Node:
                 self._end_workers()
                 plan = self._crowd.plan(body.attempt) if body.ranks else None
                 self._workers = [self._worker(plan, body.attempt, rank) for rank in body.ranks if plan is not None]
+            case KeepStep() | RemoveParts():
+                self._chore = self._crowd.beside.submit(Housework(self._crowd.run, body.attempt).do, body)
             case Beat() if body.heard is not None:
                 self.answered.append(body.heard.answered)
             case Finish():
@@ -160,6 +167,12 @@ class Node:
         link = self._crowd.link(f"worker-{rank}.a{attempt:03d}", self._address, hear)
         heard.append(Worker(self._crowd.run, plan, attempt, rank, link))
         return heard[0]
+
+    def report(self) -> None:
+        """Tell of a chore that is done."""
+        if self._chore is not None and self._chore.done() and not self._vanished:
+            self._agent.send(self._chore.result())
+            self._chore = None
 
     def beat(self) -> None:
         """As often as the real ones."""
@@ -188,6 +201,8 @@ class Crowd:
         self.run = run
         self.workers = workers
         self.finished: set[int] = set()
+        self.beside = ThreadPoolExecutor(1)
+        """Does chores."""
         self._told = told
         self._loses = loses
         self._lost_at = 0.0
@@ -231,6 +246,8 @@ class Crowd:
         while self.finished != self._nodes.keys():
             for socket, _ in self._poller.poll(POLL_MS):
                 self._hear(socket)
+            for node in self._nodes.values():
+                node.report()
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_S
                 for node in self._nodes.values():

@@ -255,7 +255,7 @@ SECTIONS: Mapping[str, Section] = {
     "recording": Section(
         "Recording",
         "The PPO step of above, of whose calls seconds by phase, tokens, operations and the peak of memory are "
-        "measured as in a worker, and of whose 64 rows 32 are archived as the master's janitor does it. Whole steps "
+        "measured as in a worker, and of whose 64 rows 32 are archived as a node's housekeeper does it. Whole steps "
         "with both and without either, each side a process with one thread, in turn; and, as what it costs is less "
         "than what one step differs from the next, the time in the code that does it, beside the rest of the step.",
         lambda work, _peers: recording.recording(work),
@@ -294,10 +294,10 @@ SECTIONS: Mapping[str, Section] = {
     "scale": Section(
         "A master of 1,024 workers",
         "The real master: its process, sockets with CURVE, journal, disk. Its 128 agents and 1,024 workers are "
-        "emulated by two processes on the same cores, which send what real ones send, and write small spills and "
-        "shards. The toy graph's six calls in layout d128t8, 4,096 rows a step, five steps; a node is lost in the "
-        "fourth, and another takes its place at once. CPU seconds are those of all of the master's threads, encryption "
-        "included, from one step's close to the next; the step with the loss is left out.",
+        "emulated by two processes on the same cores, which send what real ones send, write small spills and shards, "
+        "and do chores as housekeepers do. The toy graph's six calls in layout d128t8, 4,096 rows a step, five steps; "
+        "a node is lost in the fourth, and another takes its place at once. CPU seconds are those of all of the "
+        "master's threads, encryption included, from one step's close to the next; the step with the loss is left out.",
         lambda work, _: scale.scale(work),
     ),
     "searching": Section(

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec.structs import astuple
 
 
 class Seconds(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,13 +55,14 @@ MAXIMA = ("longest", "peak", "held")
 Packed = tuple[float, ...]
 """Figures as bare numbers, seconds last; zeroes at the end are left out. Nothing at all of what nobody has measured."""
 _COUNTS, _SECONDS = Figures.__struct_fields__[1:], Seconds.__struct_fields__
+_ADD = tuple(max if name in MAXIMA else sum for name in _COUNTS)
 
 
 def added_up(each: Collection[Figures]) -> Figures:
     """Of some workers, or calls: one at least."""
-    counts = {name: (max if name in MAXIMA else sum)([getattr(of, name) for of in each]) for name in _COUNTS}
-    seconds = {name: sum([getattr(of.seconds, name) for of in each]) for name in _SECONDS}
-    return Figures(Seconds(**seconds), **counts)
+    seconds, *counts = zip(*map(astuple, each), strict=True)
+    summed = Seconds(*map(sum, zip(*map(astuple, seconds), strict=True)))
+    return Figures(summed, *(add(column) for add, column in zip(_ADD, counts, strict=True)))
 
 
 def packed(figures: Figures) -> Packed:

@@ -1404,7 +1404,9 @@ ELSEWHERE = {
     "cli/asking.py: Give a prompt that is not empty, and shorter.": (
         "cli/test_asking.py::test_it_prints_what_the_engine_says"
     ),
-    "placement/settling.py: Add nodes, or take smaller micro_batch_tokens, offload or bf16.": SEARCHED,
+    "placement/settling.py: Add nodes, or take smaller micro_batch_tokens or generation.slots, offload or bf16.": (
+        SEARCHED
+    ),
     "placement/search_inputs.py: Set search.device, such as H100, search.profile, or cluster.slurm.gpu_type; or "
     "cluster.device to cpu.": SEARCHED,
     "placement/search_inputs.py: Give a profile of the devices that the run will have, or set cluster.device.": (

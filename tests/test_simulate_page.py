@@ -120,7 +120,7 @@ def test_a_range_of_nodes_grows_when_the_late_ones_come(folder, capsys):
             "--steps 99999999999 is no number of steps to simulate. Write 1 to 10,000.",
             "--steps 1",
         ),
-        ("--data.batch_size 3000000 --steps 7", "texts each are too many to reckon with", "--steps 1"),
+        ("--data.batch_size 3000000 --steps 7", "texts are too many to reckon with", "--steps 1"),
         ("--seed -1", "--seed -1 is no seed", "--seed 1"),
         (f"--lose {'9' * 5000}@step1", "is no number of 0 or more, with 9 digits at most", "--lose 0@step1"),
         ("--preempt 1@4s:x", "--preempt 1@4s:x: x is no duration", "--preempt 1@4s:30s"),

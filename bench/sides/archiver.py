@@ -1,10 +1,11 @@
-"""The archive of a step of this process, made as a master's janitor makes it, of spills that are read for it."""
+"""The archive of a step of this process, made as an agent's housekeeper makes it, of spills that are read for it."""
 
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcrl.agent.archive import Archive
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.archives import write_archive
@@ -13,7 +14,7 @@ from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import read_groups, write_groups
 from hpcrl.durable.step_lines import StepLines
-from hpcrl.master.archive import Archive
+from hpcrl.master.shown import kept_samples
 
 
 class Rows:
@@ -36,6 +37,7 @@ class Archiver:
         key = KeyPair("p" * 40, "s" * 40)
         self._run = RunDirectory.create(root, experiment=to_dict(experiment), host="", key=key, inputs={})
         self._attempt = self._run.claim_attempt("submission")
+        self._experiment = experiment
         self._archive = Archive(experiment, {"train": Rows(batch)})
         self._step = 0
 
@@ -49,7 +51,7 @@ class Archiver:
         lines = StepLines(Opened(step, tuple(ids), 0, 0, {}, {}, (), step, checkpoint=False, export=False))
         begun = time.perf_counter()
         read = {(call, 0): read_groups(path)[call] for call, path in spills.items()}
-        kept = self._archive.of(lines, read, [])
+        kept = self._archive.of(kept_samples(self._experiment, lines), read, [])
         file = write_archive(run, self._attempt, self._archive.about(step), kept)
         seconds = time.perf_counter() - begun
         return {"archive_s": seconds, "archive_bytes": file.size, "archive_rows": len(kept["train"].ids)}

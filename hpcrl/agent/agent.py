@@ -1,4 +1,4 @@
-"""The agent of a node: forks and reaps this node's workers, beats to the master, and outlives both.
+"""The agent of a node: forks and reaps this node's workers, passes chores on, beats to the master, and outlives all.
 
 Owns the zygote and with it every worker process of its node. Knows nothing of calls, models or the graph. A worker is
 never repaired: when membership changes, all workers of the node are killed and forked anew from the warm zygote.
@@ -21,10 +21,11 @@ import zmq
 from hpcrl.agent.claims import Claims, Holder
 from hpcrl.agent.clock import NodeClock
 from hpcrl.agent.gpus import bind, bindings
+from hpcrl.agent.housekeeper import Housekeeper, keep_house
 from hpcrl.agent.starter import Starter
 from hpcrl.agent.torch_build import measure_build
 from hpcrl.agent.watch import Watch
-from hpcrl.agent.zygote import Zygote
+from hpcrl.agent.zygote import Work, Zygote
 from hpcrl.config.cluster import Abilities
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.paths import RunPaths
@@ -46,6 +47,7 @@ from hpcrl.stacks import ask, show_when_asked
 from hpcrl.whereabouts import Doing
 from hpcrl.wire.address import LOOPBACK, network_of
 from hpcrl.wire.channel import Link, RunKey
+from hpcrl.wire.chores import KeepStep, RemoveParts
 from hpcrl.wire.messages import (
     AgentHello,
     AreYouThere,
@@ -99,14 +101,17 @@ def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     roles = algorithm.roles.values()
     hosts = (algorithm.host, *(kind.host for kind in roles if kind.host is not None))
     imports = tuple(dict.fromkeys((*hosts, *engines_of(experiment), *(kind.maker for kind in roles))))
-    zygote = Zygote(imports, lambda worker: _run_worker(worker, fault))
+    work = Work(lambda worker: _run_worker(worker, fault), lambda args, channel: keep_house(args, channel, fault))
+    zygote = Zygote(imports, work)
     signals = Signals()
     # After the zygote, which would hold them too.
     claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)
     starter = Starter(run, experiment, at.host, zygote)
+    housekeeper = Housekeeper(zygote, run, at.node, experiment.cluster.heartbeat_s, experiment.cluster.lost_after_s)
     try:
-        return Agent(run, experiment, at, zygote, signals, claims, fault, starter).serve_run()
+        return Agent(run, experiment, at, signals, claims, fault, starter, housekeeper).serve_run()
     finally:
+        housekeeper.close()
         zygote.close()
         starter.servers.close()
         signals.close()
@@ -134,11 +139,11 @@ class Agent:
     run: RunDirectory
     experiment: ExperimentConfig
     at: AgentArgs
-    zygote: Zygote
     signals: Signals
     claims: Claims
     fault: Callable[[str], None]
     starter: Starter
+    housekeeper: Housekeeper
     _trouble: Trouble | None = None
     _announced: set[int] = field(default_factory=set)
     _heard: float = field(default_factory=time.monotonic)
@@ -146,6 +151,10 @@ class Agent:
     _started: StartWorkers | None = None
     _told_draining: bool = False
     _has_met: bool = False
+
+    @property
+    def zygote(self) -> Zygote:
+        return self.starter.zygote
 
     def serve_run(self) -> ExitCode:
         """Join the master of this submission, again after each loss, until it says how the run ended."""
@@ -245,7 +254,7 @@ class Agent:
 
     def _obey(self, link: Link, log: EventLog, master: MasterAddress, watch: Watch) -> ExitCode | Disconnected:
         poller = zmq.Poller()
-        for source in (link.socket, self.zygote.fileno(), self.signals.fileno()):
+        for source in (link.socket, self.zygote.fileno(), self.housekeeper.fileno(), self.signals.fileno()):
             poller.register(source, zmq.POLLIN)
         heard, next_beat, met, clock = time.monotonic(), 0.0, False, NodeClock()
         while time.monotonic() - heard < self.experiment.cluster.lost_after_s:
@@ -277,6 +286,8 @@ class Agent:
             except EOFError:
                 link.send(NodeDraining(self.at.node, self.zygote.how_it_died))
                 return ExitCode.REQUEUE
+            for report in self.housekeeper.reports():
+                link.send(report)
             self._start_ordered(link, log, master.address)
             self._report_draining(link)
         log.write(MasterLost(self.experiment.cluster.lost_after_s))
@@ -290,12 +301,18 @@ class Agent:
             case StartWorkers():
                 self._ordered = body
                 watch.write_into(self.run.node_resources(body.attempt, self.at.node))
-                self.zygote.kill_all()
+                self._kill_all()
+            case KeepStep() | RemoveParts():
+                self.housekeeper.order(body)
             case ShowStacks():
                 self._show_stacks(body, log)
             case WorkersConnected():
                 self.zygote.is_watched = False
                 watch.wake()
+
+    def _kill_all(self) -> None:
+        self.housekeeper.dismiss()
+        self.zygote.kill_all()
 
     def _show_stacks(self, order: ShowStacks, log: EventLog) -> None:
         """On a thread: who is asked may take its time to answer, and this one beats."""
@@ -313,6 +330,10 @@ class Agent:
         """Tell of workers of the current order that ended by themselves; those that were killed on order are silent."""
         for exited in self.zygote.exits():
             attempt, rank, ended = exited.worker.attempt, exited.worker.rank, exited.ended
+            if rank is None:
+                if (failed := self.housekeeper.ended(exited)) is not None:
+                    link.send(failed)
+                continue
             current = self._started is not None and attempt == self._started.attempt
             ordered = not current or self._ordered is not None
             name = self.run.files.name(self.run.worker_log(attempt, f"worker-{rank}").with_suffix(".err"))
@@ -348,7 +369,7 @@ class Agent:
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and self._workers_alive():
             time.sleep(0.01)
-        self.zygote.kill_all()
+        self._kill_all()
         deadline = time.monotonic() + LEAVE_S
         while time.monotonic() < deadline and self._workers_alive():
             time.sleep(0.005)

@@ -35,23 +35,42 @@ from hpcrl.processes import (
     signal_of,
     work_done,
 )
-from hpcrl.wire.zygote import Ended, Fork, Forked, FromZygote, KillAll, ToZygote, Unimportable, WorkerArgs
+from hpcrl.wire.zygote import (
+    Ended,
+    Fork,
+    Forked,
+    ForkHousekeeper,
+    FromZygote,
+    HousekeeperArgs,
+    KillAll,
+    ToZygote,
+    Unimportable,
+    WorkerArgs,
+)
 
 LONGEST_FRAME = 1 << 16
 
 
 @dataclass(frozen=True)
+class Work:
+    """What is forked does: its process's exit code."""
+
+    run_worker: Callable[[WorkerArgs], int]
+    keep_house: Callable[[HousekeeperArgs, socket.socket], int]
+
+
+@dataclass(frozen=True)
 class Exit:
-    """A worker that ended, and how."""
+    """A worker, or a housekeeper, that ended, and how."""
 
     worker: Forked
     ended: Ended
 
 
 class Zygote:
-    """The agent's end. `start` forks the process; `fork` orders a worker; `exits` tells which ended."""
+    """The agent's end. `fork` orders a worker, `fork_housekeeper` whoever does chores; `exits` tells who ended."""
 
-    def __init__(self, imports: tuple[str, ...], run_worker: Callable[[WorkerArgs], int]) -> None:
+    def __init__(self, imports: tuple[str, ...], work: Work) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         self._imports = ImportWatch()
@@ -59,7 +78,7 @@ class Zygote:
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
-            _serve(theirs, parent, imports, self._imports, run_worker)
+            _serve(theirs, parent, imports, self._imports, work)
         lead_group(self.pid)
         theirs.close()
         ours.setblocking(False)
@@ -79,7 +98,7 @@ class Zygote:
 
     @property
     def doing(self) -> str:
-        return self._imports.doing or f"{len(self.alive)} workers"
+        return self._imports.doing or f"{len(self.pids())} workers"
 
     @property
     def work(self) -> int:
@@ -89,21 +108,25 @@ class Zygote:
 
     def pids(self) -> dict[int, int]:
         """Of the workers that are alive, by rank; from any thread."""
-        return {worker.rank: worker.pid for worker in list(self.alive.values())}
+        return {worker.rank: worker.pid for worker in list(self.alive.values()) if worker.rank is not None}
 
     def fork(self, worker: WorkerArgs) -> None:
         """Start a worker."""
         self.is_watched = True
         self._order(Fork(worker))
 
+    def fork_housekeeper(self, housekeeper: HousekeeperArgs, channel: socket.socket) -> None:
+        """Start a housekeeper, which gets this end of a socket pair; the caller closes its own copy."""
+        self._order(ForkHousekeeper(housekeeper), channel)
+
     def kill_all(self) -> None:
-        """SIGKILL every worker; `exits` reports them like any other end."""
+        """SIGKILL every worker, and the housekeeper; `exits` reports them like any other end."""
         self._order(KillAll())
 
-    def _order(self, order: ToZygote) -> None:
+    def _order(self, order: ToZygote, *channels: socket.socket) -> None:
         """Nobody obeys when the zygote is gone; `exits` tells that it is."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.send(msgspec.json.encode(order))
+            socket.send_fds(self._socket, [msgspec.json.encode(order)], [channel.fileno() for channel in channels])
 
     def exits(self) -> list[Exit]:
         """Workers that ended since the last call. Raises EOFError when the zygote itself is gone, and InternalError
@@ -139,7 +162,7 @@ def _serve(
     parent: int,
     imports: tuple[str, ...],
     watch: ImportWatch,
-    run_worker: Callable[[WorkerArgs], int],
+    work: Work,
 ) -> None:
     """The zygote process: never returns."""
     try:
@@ -151,7 +174,7 @@ def _serve(
             _import(orders, imports)
         # What is imported stays: a collection in a worker would write to every page that all of them share.
         gc.freeze()
-        _fork_and_reap(orders, run_worker)
+        _fork_and_reap(orders, work)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -170,7 +193,7 @@ def _import(orders: socket.socket, imports: tuple[str, ...]) -> None:
             raise
 
 
-def _fork_and_reap(orders: socket.socket, run_worker: Callable[[WorkerArgs], int]) -> None:
+def _fork_and_reap(orders: socket.socket, work: Work) -> None:
     """Obey until the agent hangs up."""
     children: dict[int, int] = {}
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -185,18 +208,18 @@ def _fork_and_reap(orders: socket.socket, run_worker: Callable[[WorkerArgs], int
                 os.read(reader, 4096)
                 _reap(orders, children)
                 continue
-            frame = orders.recv(LONGEST_FRAME)
+            frame, channels, _, _ = socket.recv_fds(orders, LONGEST_FRAME, 1)
             if not frame:
                 return
             order = msgspec.json.decode(frame, type=ToZygote)
-            if isinstance(order, Fork):
-                kills = oom_kills()
-                pid = _fork(orders, order.worker, run_worker)
-                children[pid] = kills
-                orders.send(msgspec.json.encode(Forked(pid, order.worker.attempt, order.worker.rank)))
-            else:
+            if isinstance(order, KillAll):
                 for pid in children:
                     kill_group(pid)
+                continue
+            kills = oom_kills()
+            forked = _obey(orders, order, channels, work)
+            children[forked.pid] = kills
+            orders.send(msgspec.json.encode(forked))
 
 
 def _reap(orders: socket.socket, children: dict[int, int]) -> None:
@@ -214,8 +237,19 @@ def _reap(orders: socket.socket, children: dict[int, int]) -> None:
                 children.update(dict.fromkeys(children, oom_kills()))
 
 
-def _fork(orders: socket.socket, worker: WorkerArgs, run_worker: Callable[[WorkerArgs], int]) -> int:
-    """The child becomes the worker and never returns from here."""
+def _obey(orders: socket.socket, order: Fork | ForkHousekeeper, channels: list[int], work: Work) -> Forked:
+    if isinstance(order, Fork):
+        worker = order.worker
+        pid = _fork(orders, lambda: work.run_worker(worker), (Path(worker.out), Path(worker.err)))
+        return Forked(pid, worker.attempt, worker.rank)
+    housekeeper = order.housekeeper
+    with socket.socket(fileno=channels[0]) as channel:
+        pid = _fork(orders, lambda: work.keep_house(housekeeper, channel))
+    return Forked(pid, housekeeper.attempt, None)
+
+
+def _fork(orders: socket.socket, run: Callable[[], int], output: tuple[Path, Path] | None = None) -> int:
+    """The child runs and never returns from here; without `output` what it prints is its agent's."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -228,8 +262,9 @@ def _fork(orders: socket.socket, worker: WorkerArgs, run_worker: Callable[[Worke
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         orders.close()
-        redirect_output(Path(worker.out), Path(worker.err))
-        code = run_worker(worker)
+        if output is not None:
+            redirect_output(*output)
+        code = run()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -37,6 +37,8 @@ def minibatches_of_all_passes(batch: Batch, minibatches: Sequence[Ids], seed: in
 
 def cut_of(minibatches: Sequence[Ids]) -> Cut:
     """The groups are numbered in the order of the samples."""
+    if not minibatches:
+        return Cut((), 0, {})
     names = dict.fromkeys(group_of(sample) for minibatch in minibatches for sample in minibatch)
     numbers = {name: number for number, name in enumerate(names)}
     places: dict[str, list[int]] = {}

@@ -190,11 +190,6 @@ class Readiness:
         """Whether no unit of an open step is unfinished."""
         return not any(step.unfinished for step in self._steps.values())
 
-    def unfinished(self) -> list[Unit]:
-        """The units of open steps that are not yet both executed and recorded."""
-        units = (held for step in self._steps.values() for held in step.units.values())
-        return [held.unit for held in sorted(units, key=lambda held: held.place) if not held.finished]
-
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _is_next(self, step: int) -> bool:
         return not self.more_follow and (self._last_opened is None or step == self._last_opened + 1)

@@ -25,6 +25,7 @@ from hpcrl.durable.exclusive import (
     DIRECTORY_MODE,
     FILE_MODE,
     NO_LINKS,
+    AlreadyPublishedError,
     link_again,
     link_exclusively,
     rename_folder,
@@ -90,6 +91,26 @@ class Files:
             sync_directory(path.parent)
             self.fault(f"{point}.published")
         return FileRef(self.name(path), size, crc32())
+
+    def publish_alike(self, path: Path, chunks: Sequence[bytes | memoryview], point: str) -> FileRef:
+        """As `publish_chunks`, where somebody else may have published this very content under this name before, or was
+        killed as he did.
+
+        Raises AlreadyPublishedError where it is another.
+        """
+        for name in self.listing(path.parent):
+            if name.startswith(f".{path.name}.") and is_temporary(name):
+                self.remove_tree(path.with_name(name))
+        try:
+            return self.publish_chunks(path, chunks, point)
+        except AlreadyPublishedError:
+            size = sum(len(chunk) for chunk in chunks)
+            with _crc32(chunks, size) as crc32:
+                ref = FileRef(self.name(path), size, crc32())
+            if self.damage(ref):
+                raise
+            sync_directory(path.parent)  # whoever linked it may have been killed before it did
+            return ref
 
     def publish_folder(self, path: Path, attempt: int, write: Callable[[Path], None], point: str) -> bool:
         """Have `write` fill a folder that appears whole as `path`; False if a folder of that name was there already.

@@ -47,26 +47,24 @@ def remove_parts(run: RunDirectory, attempt: int, step: int) -> tuple[str, ...]:
     return removed
 
 
-def prune(
-    run: RunDirectory,
-    attempt: int,
-    checkpoints: Sequence[Manifest],
-    keep: int,
-    spared: Collection[int] = (),
-) -> Pruning | None:
+def prunes_before(checkpoints: Sequence[Manifest], keep: int) -> int | None:
+    """The step of the oldest of the newest `keep` (at least two) checkpoints; None where too few are there."""
+    keep = max(keep, LEAST_KEPT)
+    return None if len(checkpoints) < keep else checkpoints[-keep].step
+
+
+def prune(run: RunDirectory, attempt: int, checkpoints: Sequence[Manifest], keep: int) -> Pruning | None:
     """Remove spills and checkpoints older than the oldest of the newest `keep` (at least two) `checkpoints`.
 
-    These are named by lines of the journal, by step, and each was read back: all of it is on the disk. None where too
-    few are there, or nothing is older. The spills of steps that are `spared` stay: their archive is still to be made of
-    them. Checkpoints go first, each by its manifest, so that one that still has a manifest still has its shards and the
-    spills behind it.
+    These are named by lines of the journal, by step, and each was read back: all of it is on the disk. Every older step
+    has the line of its archive. None where too few are there, or nothing is older. Checkpoints go first, each by its
+    manifest, so that one that still has a manifest still has its shards and the spills behind it.
     """
-    keep = max(keep, LEAST_KEPT)
-    if len(checkpoints) < keep:
+    before_step = prunes_before(checkpoints, keep)
+    if before_step is None:
         return None
-    before_step = checkpoints[-keep].step
     removed: list[str] = []
-    for path in _victims(run, attempt, before_step, spared):
+    for path in _victims(run, attempt, before_step):
         if path.is_dir():
             removed += _remove_within(run, attempt, path, "prune")
             run.files.remove_directory(path)
@@ -105,13 +103,12 @@ def remove_litter(
     return tuple(removed)
 
 
-def _victims(run: RunDirectory, attempt: int, before_step: int, spared: Collection[int]) -> Iterator[Path]:
+def _victims(run: RunDirectory, attempt: int, before_step: int) -> Iterator[Path]:
     """Files and directories of steps before this one, checkpoints first; none that carries a newer attempt's number."""
     for folder in (run.checkpoints, run.spills):
         for name in run.files.listing(folder):
             step, number = step_of(name), attempt_of(name)
-            older = step is not None and step < before_step and (number is None or number <= attempt)
-            if older and (folder == run.checkpoints or step not in spared):
+            if step is not None and step < before_step and (number is None or number <= attempt):
                 yield folder / name
 
 

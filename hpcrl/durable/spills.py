@@ -84,8 +84,8 @@ def read_parts(files: Files, parts: Mapping[K, SpillRef]) -> dict[K, SequenceSam
 
 
 def write_groups(files: Files, path: Path, samples: Mapping[str, SequenceSample], point: str) -> FileRef:
-    """Publish one file that holds all these samples, each in the group of its name."""
-    return files.publish_chunks(path, _chunks(samples), point)
+    """Publish one file that holds all these samples, each in the group of its name; others may do so too."""
+    return files.publish_alike(path, _chunks(samples), point)
 
 
 def read_groups(path: Path) -> dict[str, SequenceSample]:

@@ -34,10 +34,12 @@ from hpcrl.master.script_driver import ScriptDriver
 from hpcrl.master.stalls import Stalls
 from hpcrl.master.stepping import RunData, StepSource
 from hpcrl.master.surroundings import Surroundings
+from hpcrl.master.turns import Agents
 from hpcrl.placement.plan import Plan, plan_under
 from hpcrl.progress import Progress
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.whereabouts import Doing, culprits_of
+from hpcrl.wire.chores import ChoreReport
 from hpcrl.wire.messages import Begin, Finish, ShowStacks, StartWorkers, WorkersConnected
 
 END_MARGIN_S = 10.0
@@ -122,6 +124,9 @@ class Attempt:
         if self._driver is not None:
             self._driver.hear(report)
 
+    def hear_agent(self, agent: bytes, report: ChoreReport) -> None:
+        self._files.heard(agent, report)
+
     def refuse_superseded(self) -> None:
         self._files.refuse_superseded()
 
@@ -139,7 +144,7 @@ class Attempt:
         plan = self._plan_here()
         if ending := self._nodes.unfit(plan.workers):
             return self._stop(ending)
-        self._reactor.while_beating(lambda: self._begin(plan, data))
+        self._reactor.while_beating(lambda: self._begin(plan))
         self._plan = plan
         if ending := self._start_workers(plan):
             return self._stop(ending) if ending.asked else ending
@@ -156,9 +161,9 @@ class Attempt:
         self._settings = self._settings.on(len(seats))
         return plan_under(self._settings, seats, self._files.inputs())
 
-    def _begin(self, plan: Plan, data: RunData[Any]) -> None:
+    def _begin(self, plan: Plan) -> None:
         self._files.publish_plan(plan)
-        self._files.keep_samples(self._settings.newest, data.datasets)
+        self._files.begin_archives(self._settings.newest, Agents(self._reactor))
 
     def _refuse_changed_inputs(self) -> None:
         """What the master reads; each worker compares what it reads itself."""

@@ -1,15 +1,15 @@
 """The files of one attempt: its journal, events and metrics, and the housekeeping behind closed steps.
 
-Owns what this attempt writes besides spills and shards. Knows nothing of workers. The janitor works on a thread of its
-own; what it has done is journalled from `tidy`, by the thread that owns the journal.
+Owns what this attempt writes besides spills, shards and what agents make of these. Knows nothing of workers. What is
+done behind the work is journalled from `tidy`, by the thread that owns the journal.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hpcrl.data.inputs import Inputs
-from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, SavedRole, write_manifest
 from hpcrl.durable.files import FileRef
@@ -38,15 +38,17 @@ from hpcrl.events import (
     WorkerEnded,
 )
 from hpcrl.events import Event as LifeCycle
-from hpcrl.master.archive import Archive
 from hpcrl.master.attempt_records import Whereabouts
 from hpcrl.master.janitor import Janitor, Retention
+from hpcrl.master.shown import kept_samples
 from hpcrl.master.step_rows import StepRows
+from hpcrl.master.turns import Crew, Turns
 from hpcrl.master.verification import Verification, shards_by_rank
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import Plan
 from hpcrl.progress import JournalWritten, Progress
+from hpcrl.wire.chores import ChoreReport
 from hpcrl.wire.messages import ShardsVerified, Verify
 
 SHOWN_AT_ONCE = AttemptBegun | AttemptEnded | CallFailed | CallStalled | DrainBegun | NodeLeaving | WorkerEnded
@@ -252,9 +254,13 @@ class AttemptFiles:
         done()
 
     # ── closed steps ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def keep_samples(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
-        """What archives hold is made so, of all steps that have none yet."""
-        self._janitor.keep_samples(Archive(experiment, datasets))
+    def begin_archives(self, experiment: Any, crew: Crew) -> None:
+        """From now on these agents make the archives of all steps that have none yet."""
+        self._janitor.begin(partial(kept_samples, experiment), Turns(crew))
+
+    def heard(self, agent: bytes, told: ChoreReport) -> None:
+        """An agent tells of what it does behind the work. Raises what ends the attempt."""
+        self._janitor.heard(agent, told)
 
     def closed(self, lines: StepLines, row: Mapping[str, float], seconds: float) -> None:
         """A step's closing line is written: show its rows; its archive is made, and its spills are merged, behind the

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hpcrl.data.inputs import Inputs
-from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
@@ -14,11 +13,13 @@ from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.spills import SpillRef
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import Event as LifeCycle
+from hpcrl.master.turns import Crew
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import Plan
 from hpcrl.progress import Progress
 from hpcrl.whereabouts import Doing
+from hpcrl.wire.chores import ChoreReport
 from hpcrl.wire.messages import ShardsVerified, Verify
 
 Whereabouts = Callable[[], Mapping[int, Doing]]
@@ -108,8 +109,11 @@ class AttemptRecords(Protocol):
     def export(self, step: int, role: str, export: RoleExport, done: Callable[[], None]) -> None:
         """All files of an export are written that workers write: add the others and publish it, behind the work."""
 
-    def keep_samples(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
-        """What archives hold is made so, of all steps that have none yet."""
+    def begin_archives(self, experiment: Any, crew: Crew) -> None:
+        """From now on these agents make the archives of all steps that have none yet."""
+
+    def heard(self, agent: bytes, told: ChoreReport) -> None:
+        """An agent tells of what it does behind the work. Raises what ends the attempt."""
 
     def closed(self, lines: StepLines, row: Mapping[str, float], seconds: float) -> None:
         """A step's closing line is written: show its rows; its archive is made, and its spills are merged, behind the

@@ -114,8 +114,9 @@ class Dispatcher:
     @property
     def idle(self) -> bool:
         """Nothing is being executed or on its way to disk."""
-        again = any(result.again for result in self._results.values())
-        return not self._in_flight and not self._unspilled and not self._readiness.recordable() and not again
+        if self._in_flight or self._unspilled or self._readiness.recordable():
+            return False
+        return not any(result.again for result in self._results.values())
 
     def unit_of(self, rank: int, doing: Doing) -> Unit | None:
         """What a worker executes, which says that it does this: of all that it was told to begin and has not answered,

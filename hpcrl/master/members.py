@@ -95,12 +95,15 @@ class Members:
 
     def heard(self, identity: bytes, beat: Beat | None = None) -> None:
         member = self._by_identity.get(identity)
-        if member is not None:
-            member.heard = self.clock()
-            if beat is not None and beat.sent:
-                member.beat = beat.sent, member.heard
-            if beat is not None and (beat.doing, beat.work) != (member.doing, member.work):
-                member.doing, member.work, member.since = beat.doing, beat.work, self.clock()
+        if member is None:
+            return
+        member.heard = self.clock()
+        if beat is None:
+            return
+        if beat.sent:
+            member.beat = beat.sent, member.heard
+        if beat.work != member.work or beat.doing != member.doing:
+            member.doing, member.work, member.since = beat.doing, beat.work, member.heard
 
     def ask(self, ranks: Collection[int]) -> list[Member]:
         """Agents and these workers, who are asked for a sign of life from now on."""

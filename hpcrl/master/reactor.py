@@ -18,6 +18,7 @@ from hpcrl.master.control import Stop
 from hpcrl.master.members import Members
 from hpcrl.wire.address import Network
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
+from hpcrl.wire.chores import ChoreDone, ChoreFailed, ChoreReport
 from hpcrl.wire.messages import (
     AgentHello,
     AreYouThere,
@@ -43,7 +44,7 @@ from hpcrl.wire.script_messages import CallAsked, NextTurn, RowsAsked, ScriptEnd
 
 TICK_MS = 50
 QUICK_TICK_S = 0.005
-LOOK_S = 0.1
+LOOK_S = 0.3
 """How often it is looked for who fell silent, at most."""
 
 Result = TypeVar("Result")
@@ -112,6 +113,10 @@ class Listener(Protocol):
 
     def hear(self, report: Report) -> None:
         """A worker of this attempt says how its calls go."""
+        ...
+
+    def hear_agent(self, agent: bytes, report: ChoreReport) -> None:
+        """An agent says what became of what it was to do for this attempt, behind the work."""
         ...
 
     def refuse_superseded(self) -> None:
@@ -265,6 +270,8 @@ class Reactor:
                     self.members.draining[body.node] = body.why
             case WorkerExited() | WorkerHello() if self.listener is not None and body.attempt == self.listener.number:
                 self._came_or_went(identity, body)
+            case ChoreDone() | ChoreFailed() if self.listener is not None and body.attempt == self.listener.number:
+                self.listener.hear_agent(identity, body)
             case Here() if self.listener is not None and body.attempt == self.listener.number:
                 self.members.answered(identity)
             case WorkerReady() | Failed() if self.members.is_current(identity):

@@ -1,13 +1,13 @@
 """Where every row is: in workers' memory, in a spill, or in the data set. Metadata only; pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from hpcrl.data.samples import SampleMeta
 from hpcrl.wire.holders import FROM_DATA, Holder, InMemory, RowSource
 
-Holders = tuple[Holder, ...]
 Ids = Sequence[str]
 
 
@@ -18,47 +18,90 @@ class Key(NamedTuple):
     key: str
 
 
-class RowTable:
-    """Holders of each row, by (step, call that made it), key and sample id.
+class Holders:
+    """Who holds a row, the nearest first. `and_also` gives one object for all rows that have the same."""
 
-    Keys that are always put together have one table. In a table, equal holders are one object.
-    """
+    def __init__(self, all_: tuple[Holder, ...] = ()) -> None:
+        self.all = all_
+        self._grown: dict[Holder, Holders] = {}
+
+    def and_also(self, holder: Holder) -> "Holders":
+        if holder not in self._grown:
+            self._grown[holder] = Holders((*self.all, holder))
+        return self._grown[holder]
+
+
+@dataclass(eq=False)
+class Table:
+    """The holders of each sample's rows of some keys, which have always been put together."""
+
+    keys: set[str]
+    rows: dict[str, Holders]
+
+
+class Made:
+    """What one call of a step has made."""
+
+    def __init__(self) -> None:
+        self.nobody = Holders()
+        self.tables: dict[str, Table] = {}
+        """By key; several have one."""
+        self.lengths: dict[str, dict[str, int]] = defaultdict(dict)
+        """Key → sample → tokens of its longest row."""
+
+    def tables_of(self, keys: Sequence[str]) -> list[Table]:
+        """Those that have these keys and no others."""
+        together: dict[Table | None, set[str]] = defaultdict(set)
+        for key in keys:
+            together[self.tables.get(key)].add(key)
+        return [self._apart(table, own) for table, own in together.items()]
+
+    def _apart(self, table: Table | None, keys: set[str]) -> Table:
+        """A table that has these keys alone, which were all in this one."""
+        if table is not None and table.keys == keys:
+            return table
+        rows = {} if table is None else dict(table.rows)
+        if table is not None:
+            table.keys -= keys
+        own = Table(keys, rows)
+        self.tables.update(dict.fromkeys(keys, own))
+        return own
+
+
+class RowTable:
+    """Where each row is, by step and call that made it, key and sample id."""
 
     def __init__(self) -> None:
         self.oldest = 0
         """The step before whose rows nobody asks for any more."""
-        self._rows: dict[tuple[int, str], dict[str, dict[str, Holders]]] = defaultdict(dict)
-        self._lengths: dict[tuple[int, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
-        self._known: dict[tuple[int, str], dict[Holders, Holders]] = defaultdict(dict)
+        self._made: dict[tuple[int, str], Made] = defaultdict(Made)
 
     def put(self, step: int, call: str, keys: Sequence[str], ids: Collection[str], holder: Holder) -> None:
         """One more holder of these rows, farther away than those that are known."""
-        known = self._known[step, call]
-        for rows in _tables(self._rows[step, call], keys):
-            grown: dict[int, Holders] = {}
-            for sample_id in ids:
-                before = rows.get(sample_id, ())
-                after = grown.get(id(before))
-                if after is None:
-                    made = (*before, holder)
-                    after = grown[id(before)] = known.setdefault(made, made)
-                rows[sample_id] = after
+        made = self._made[step, call]
+        for table in made.tables_of(keys):
+            before, after = made.nobody, made.nobody.and_also(holder)
+            for sample in ids:
+                had = table.rows.get(sample, made.nobody)
+                if had is not before:  # seldom: those of one part have the same
+                    before, after = had, had.and_also(holder)
+                table.rows[sample] = after
 
     def measured(self, step: int, call: str, meta: SampleMeta) -> None:
         """How long the rows are that a call has made."""
+        lengths = self._made[step, call].lengths
         for key, of_key in meta.keys.items():
-            self._lengths[step, call][key].update(zip(meta.ids, of_key.totals(), strict=True))
+            lengths[key].update(zip(meta.ids, of_key.totals(), strict=True))
 
     def forget(self, before_step: int) -> None:
         """Nobody asks for rows of the steps before this one any more."""
         self.oldest = before_step
-        for known in (self._rows, self._lengths, self._known):
-            for made in [made for made in known if made[0] < before_step]:
-                del known[made]
+        for known in [known for known in self._made if known[0] < before_step]:
+            del self._made[known]
 
     def longest(self, step: int, keys: Sequence[Key], ids: Sequence[str]) -> list[int]:
         """Of each sample the tokens of its longest row that a call has made; 0 where the keys are the data set's."""
-        made = [self._lengths[step, call][key] for call, key in keys if call != FROM_DATA]
+        made = [self._made[step, call].lengths[key] for call, key in keys if call != FROM_DATA]
         columns = [map(of_key.__getitem__, ids) for of_key in made]
         return list(map(max, zip(*columns, strict=True))) if made else [0] * len(ids)
 
@@ -83,51 +126,32 @@ class RowTable:
 
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
-        together: dict[tuple[str, int], list[str]] = defaultdict(list)
+        together: dict[tuple[str, Table], list[str]] = defaultdict(list)
         for call, key in keys if ids else ():
-            together[call, id(self._rows[step, call][key])].append(key)
-        wanted: dict[tuple[str, int, tuple[str, ...]], tuple[Holders, list[str]]] = {}
-        for (call, _), alike in together.items():
-            for holders, rows in _by_holders(self._rows[step, call][alike[0]], ids):
-                wanted.setdefault((call, id(holders), tuple(rows)), (holders, []))[1].extend(alike)
+            together[call, self._made[step, call].tables[key]].append(key)
+        wanted: dict[tuple[str, Holders, tuple[str, ...]], list[str]] = defaultdict(list)
+        for (call, table), alike in together.items():
+            for holders, samples in _by_holders(table, ids).items():
+                wanted[call, holders, tuple(samples)] += alike
         mine = InMemory(reader)
         return tuple(
-            RowSource(step, call, tuple(alike), rows, _nearest_first(holders, mine))
-            for (call, _, rows), (holders, alike) in wanted.items()
+            RowSource(step, call, tuple(alike), samples, _nearest_first(holders.all, mine))
+            for (call, holders, samples), alike in wanted.items()
         )
 
 
-def _tables(of_call: dict[str, dict[str, Holders]], keys: Sequence[str]) -> list[dict[str, Holders]]:
-    """Those that have these keys and no others."""
-    having: dict[int, list[str]] = defaultdict(list)
-    for key, rows in of_call.items():
-        having[id(rows)].append(key)
-    new: dict[str, Holders] = {}
-    found: dict[int, dict[str, Holders]] = {}
-    for key in keys:
-        rows = of_call.get(key, new)
-        own = found.get(id(rows))
-        if own is None:
-            own = found[id(rows)] = rows if set(having[id(rows)]) <= set(keys) else dict(rows)
-        of_call[key] = own
-    return list(found.values())
-
-
-def _by_holders(rows: Mapping[str, Holders], ids: Sequence[str]) -> list[tuple[Holders, list[str]]]:
+def _by_holders(table: Table, ids: Sequence[str]) -> dict[Holders, list[str]]:
     """The ids of each of the holders, in the order in which they come first."""
-    of_ids = list(map(rows.__getitem__, ids))
-    if len(set(map(id, of_ids))) == 1:
-        return [(of_ids[0], list(ids))]
-    found: dict[int, tuple[Holders, list[str]]] = {}
-    for sample_id, holders in zip(ids, of_ids, strict=True):
-        together = found.get(id(holders))
-        if together is None:
-            together = found[id(holders)] = holders, []
-        together[1].append(sample_id)
-    return list(found.values())
+    of_ids = list(map(table.rows.__getitem__, ids))
+    if len(set(of_ids)) == 1:
+        return {of_ids[0]: list(ids)}
+    found: dict[Holders, list[str]] = defaultdict(list)
+    for sample, holders in zip(ids, of_ids, strict=True):
+        found[holders].append(sample)
+    return found
 
 
-def _nearest_first(holders: Holders, mine: InMemory) -> Holders:
+def _nearest_first(holders: tuple[Holder, ...], mine: InMemory) -> tuple[Holder, ...]:
     """The reader's own memory before all others, which stay in their order."""
     if len(holders) == 1 or mine not in holders[1:]:
         return holders

@@ -1,9 +1,12 @@
-"""Which rows a train step is to show for its step's archive, and what older attempts have of them. A pure function."""
+"""Which samples of a step stay for good, and which rows a train step is to show of them. Pure functions."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import section
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.data.keeping import kept
 from hpcrl.data.samples import SampleMeta
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.files import FileRef
@@ -11,7 +14,20 @@ from hpcrl.durable.journal import Ids
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.spills import SpillRef
 from hpcrl.durable.step_lines import StepLines
-from hpcrl.master.archive import kept_samples
+from hpcrl.recipes.algorithm import algorithm_of
+
+
+def kept_samples(experiment: Any, lines: StepLines) -> dict[str, Ids]:
+    """Data set → those of a step's samples that stay; none of a data set on whose samples no call makes anything."""
+    settings, seed = experiment.samples, lines.opened.seed
+    made_of = {call.dataset for call in algorithm_of(experiment).calls(experiment) if call.outputs}
+    generation = section(experiment, "generation", GenerationConfig)
+    drawn = 1 if generation is None else generation.evaluation.samples_per_prompt
+    found = {
+        "train": kept(lines.trained, seed, settings.per_step),
+        "eval": kept(lines.opened.eval_ids, seed, settings.per_evaluation, drawn),
+    }
+    return {name: ids for name, ids in found.items() if ids and name in made_of}
 
 
 class ToShow(NamedTuple):

@@ -53,9 +53,8 @@ class Lengths:
         """Prompts [rows · per_row], the same for all samples of a row, and responses: as these are spread."""
         count = rows * per_row
         if count > MOST_TEXTS:
-            known = f"lengths of at most {MOST_TEXTS:,} texts are drawn"
             raise ConfigurationError(
-                [f"{rows:,} rows with {per_row:,} texts each are too many to reckon with: {known}."],
+                [f"{count:,} texts are too many to reckon with: lengths of at most {MOST_TEXTS:,} are drawn."],
                 "Lower data.batch_size, or --steps.",
             )
         order = self.drawn_order

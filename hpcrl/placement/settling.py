@@ -43,7 +43,7 @@ class Found:
                     f"{size_in_words(told.excess_bytes)} over, most of all in {fullest.call} with "
                     f"{size_in_words(fullest.bytes_per_worker)} a worker."
                 ],
-                "Add nodes, or take smaller micro_batch_tokens, offload or bf16.",
+                "Add nodes, or take smaller micro_batch_tokens or generation.slots, offload or bf16.",
             )
         candidate = self.searched.candidate(best)
         return replace(settings_with(self.experiment, candidate), allocation=allocate.MANUAL)

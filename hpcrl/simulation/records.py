@@ -15,7 +15,6 @@ import msgspec
 from hpcrl.cost_fold import CostFold
 from hpcrl.costs import Made, Seen, StepCost, made_in, made_since, take_ranks
 from hpcrl.data.inputs import Inputs
-from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, SavedRole
 from hpcrl.durable.files import FileRef
@@ -39,6 +38,7 @@ from hpcrl.events import RoleExported, StepCheckpointed, StepClosed
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.planned import Planned
 from hpcrl.master.attempt_records import Whereabouts
+from hpcrl.master.turns import Crew
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import Plan
@@ -46,6 +46,7 @@ from hpcrl.progress import JournalWritten, Progress
 from hpcrl.simulation.clock import SECOND_NS, VirtualClock
 from hpcrl.simulation.rows import Rows
 from hpcrl.simulation.worker import crc_of
+from hpcrl.wire.chores import ChoreReport
 from hpcrl.wire.messages import ShardsVerified, Verify
 
 EPOCH = 0.0
@@ -224,8 +225,11 @@ class SimulatedRecords:
         done()
 
     # ── closed steps ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def keep_samples(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
-        """There are none."""
+    def begin_archives(self, experiment: Any, crew: Crew) -> None:
+        """They cost nothing."""
+
+    def heard(self, agent: bytes, told: ChoreReport) -> None:
+        """Nobody tells."""
 
     def closed(self, lines: StepLines, row: Mapping[str, float], seconds: float) -> None:
         entry = self.note(StepClosed(lines.step, seconds, len(lines.ids)))

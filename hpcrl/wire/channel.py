@@ -22,7 +22,7 @@ from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
 from hpcrl.wire.envelope import Envelope, Received, decode, encode, encode_body
 from hpcrl.wire.messages import Message
 
-_MORE, _NOW, _HAS_MORE = int(zmq.SNDMORE), int(zmq.NOBLOCK), int(zmq.RCVMORE)
+_MORE, _NOW = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 """As numbers: pyzmq's own words cost more than what they ask for."""
 MOST_AT_ONCE = 2000
 """Messages that are taken before whoever takes them does something else: a thousand members may never be silent."""
@@ -100,10 +100,11 @@ class Incoming:
         except (msgspec.DecodeError, msgspec.ValidationError):
             self.refused += 1
             return None
-        if envelope.seq <= self._last.get(envelope.sender, 0):
+        newer = envelope.seq - self._last.get(envelope.sender, 0)
+        if newer <= 0:
             self.refused += 1
             return None
-        if envelope.seq != self._last.get(envelope.sender, 0) + 1:
+        if newer > 1:
             self.lost_from.append(envelope.sender)
         self._last[envelope.sender] = envelope.seq
         return envelope
@@ -136,8 +137,11 @@ class Hub:
 
     def receive(self) -> list[tuple[bytes, Received, list[bytes]]]:
         """What has come and is accepted: (where it came from, envelope, raw frames)."""
-        frames = [(identity, self.incoming.accept(frame), raw) for identity, frame, *raw in _waiting(self.socket)]
-        return [(identity, envelope, raw) for identity, envelope, raw in frames if envelope is not None]
+        found, accept = [], self.incoming.accept
+        for identity, frame, *raw in _waiting(self.socket, addressed=True):
+            if (envelope := accept(frame)) is not None:
+                found.append((identity, envelope, raw))
+        return found
 
     def send(self, identity: bytes, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
         self._sent[identity] += 1
@@ -171,7 +175,7 @@ class Link:
 
     def receive(self) -> list[tuple[Received, list[bytes]]]:
         """What has come and is accepted: (envelope, raw frames)."""
-        frames = [(self.incoming.accept(frame), raw) for frame, *raw in _waiting(self.socket)]
+        frames = [(self.incoming.accept(frame), raw) for frame, *raw in _waiting(self.socket, addressed=False)]
         return [(envelope, raw) for envelope, raw in frames if envelope is not None]
 
     def send(self, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
@@ -183,13 +187,20 @@ class Link:
         self.socket.close(linger_ms)
 
 
-def _waiting(socket: zmq.Socket) -> Iterator[list[bytes]]:
-    """The multipart messages that are there now, and no more of them than leave time for other things."""
+def _waiting(socket: zmq.Socket, addressed: bool) -> Iterator[list[bytes]]:
+    """The multipart messages that are there now, and no more of them than leave time for other things. Before one that
+    is `addressed` comes a frame that says where from.
+
+    A frame knows whether others follow it, which is dear to ask a socket.
+    """
     for _ in range(MOST_AT_ONCE):
         try:
-            frames = [socket.recv(_NOW)]
+            frames = [socket.recv(_NOW)] if addressed else []
+            frame = socket.recv(_NOW, copy=False)
         except zmq.Again:
             return
-        while socket.getsockopt(_HAS_MORE):
-            frames.append(socket.recv(_NOW))
+        frames.append(frame.bytes)
+        while frame.more:
+            frame = socket.recv(_NOW, copy=False)
+            frames.append(frame.bytes)
         yield frames

@@ -13,6 +13,7 @@ from hpcrl.durable.files import FileRef
 from hpcrl.errors import Nature
 from hpcrl.figures import Figures
 from hpcrl.whereabouts import Doing
+from hpcrl.wire.chores import ChoreDone, ChoreFailed, KeepStep, RemoveParts
 from hpcrl.wire.holders import RowSource
 from hpcrl.wire.script_messages import FromScript, ToScript
 
@@ -362,6 +363,8 @@ ToMaster = (
     AgentHello
     | WorkerExited
     | NodeDraining
+    | ChoreDone
+    | ChoreFailed
     | WorkerHello
     | WorkerReady
     | Syn
@@ -378,7 +381,7 @@ ToMaster = (
 )
 Report = Syn | Reply | Moved | Spilled | ShardWritten | ShardsVerified | ExportWritten | FromScript
 """What workers say of their calls."""
-ToAgent = StartWorkers | WorkersConnected | ShowStacks | Finish | AreYouThere | Beat
+ToAgent = StartWorkers | WorkersConnected | KeepStep | RemoveParts | ShowStacks | Finish | AreYouThere | Beat
 ToWorker = Begin | Request | Move | LetGo | Ack | Save | Verify | Assemble | Finish | AreYouThere | Beat | ToScript
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer

@@ -23,6 +23,15 @@ class WorkerArgs(msgspec.Struct, frozen=True):
     servers: dict[str, str] = {}
 
 
+class HousekeeperArgs(msgspec.Struct, frozen=True):
+    """agent → housekeeper: all that it is told, the chores apart."""
+
+    run_dir: str
+    attempt: int
+    node: int
+    heartbeat_s: float
+
+
 # ── agent → zygote ────────────────────────────────────────────────────────────────────────────────────────────────────
 class Fork(msgspec.Struct, frozen=True, tag=True):
     """Start a worker."""
@@ -30,21 +39,28 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
     worker: WorkerArgs
 
 
+class ForkHousekeeper(msgspec.Struct, frozen=True, tag=True):
+    """Start a housekeeper; the socket by which it hears of chores comes along."""
+
+    housekeeper: HousekeeperArgs
+
+
 class KillAll(msgspec.Struct, frozen=True, tag=True):
-    """SIGKILL every worker."""
+    """SIGKILL every worker, and the housekeeper."""
 
 
 # ── zygote → agent ────────────────────────────────────────────────────────────────────────────────────────────────────
 class Forked(msgspec.Struct, frozen=True, tag=True):
-    """A worker was started."""
+    """A worker was started; without a rank, a housekeeper."""
 
     pid: int
     attempt: int
-    rank: int
+    rank: int | None
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """A worker has ended; `exit_code` is None where a signal ended it, the kernel's where it is `out_of_memory`."""
+    """A worker, or a housekeeper, has ended; `exit_code` is None where a signal ended it, the kernel's where it is
+    `out_of_memory`."""
 
     pid: int
     how: str
@@ -59,5 +75,5 @@ class Unimportable(msgspec.Struct, frozen=True, tag=True):
     error: str
 
 
-ToZygote = Fork | KillAll
+ToZygote = Fork | ForkHousekeeper | KillAll
 FromZygote = Forked | Ended | Unimportable

@@ -9,7 +9,7 @@ import pytest
 from support.chaos import create_run, finish, outputs, rows_of, toy_experiment
 from support.faults import Looks
 
-from hpcrl.agent.zygote import Zygote
+from hpcrl.agent.zygote import Work, Zygote
 from hpcrl.wire.address import LOOPBACK_ONLY
 from hpcrl.wire.zygote import WorkerArgs
 
@@ -20,7 +20,7 @@ def tell_what_is_frozen(_args: WorkerArgs) -> int:
 
 
 def test_no_collection_in_a_worker_touches_what_its_parent_has_imported(tmp_path: Path) -> None:
-    zygote = Zygote(("hpcrl.workers.reward_host:RewardHost",), tell_what_is_frozen)
+    zygote = Zygote(("hpcrl.workers.reward_host:RewardHost",), Work(tell_what_is_frozen, lambda _args, _channel: 1))
     try:
         out = tmp_path / "out"
         zygote.fork(WorkerArgs(str(tmp_path), 0, 0, "", LOOPBACK_ONLY, str(out), str(tmp_path / "err")))

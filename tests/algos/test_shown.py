@@ -29,8 +29,8 @@ POINTS = {
     "shown: published, all": ("worker-0", "shown.published", 3, "all"),
     "shown: write": ("worker-0", "shown.write", 1, "master"),
     "trained, before": ("master", "journal.before", 9, "self"),
-    "archive: write": ("master", "archive.write", 2, "all"),
-    "archive: published": ("master", "archive.published", 1, "self"),
+    "archive: write": ("housekeeper-0", "archive.write", 2, "all"),
+    "archive: published": ("housekeeper-0", "archive.published", 1, "self"),
     "line of the archive": ("master", "journal.after", 12, "all"),
     "prune": ("master", "prune.unlink", 2, "all"),
 }

@@ -277,7 +277,6 @@ def test_a_spill_may_be_reported_before_all_ranks_have_replied() -> None:
 def test_a_part_without_samples_is_no_unit() -> None:
     readiness = opened(parts=[["a"], [], ["b"]])
     assert offers(readiness) == [(0, "actor_gen", 0), (0, "actor_gen", 2)]
-    assert all(unit.part != 1 for unit in readiness.unfinished())
 
 
 def test_what_is_recorded_is_never_offered_and_train_steps_are_replayed_in_version_order() -> None:
@@ -311,7 +310,7 @@ def test_a_step_that_was_closed_before_takes_no_room_and_is_not_closed_again() -
     for step in (0, 1):
         assert [offer.replay for offer in readiness.offer()] == [True, True]
         run(readiness, step, "actor_train", "critic_train")
-    assert readiness.closable() == [] and readiness.unfinished() == [] and readiness.recordable() == []
+    assert readiness.closable() == [] and readiness.all_finished and readiness.recordable() == []
 
 
 def test_steps_open_within_the_window_and_one_after_another() -> None:
@@ -382,7 +381,7 @@ def test_a_step_of_which_more_follows_neither_closes_nor_lets_the_next_one_open(
         run(readiness, 1, call)
         readiness.spilled(Unit(1, call, 0))
         readiness.recorded(Unit(1, call, 0))
-    assert not readiness.unfinished() and not readiness.closable() and not readiness.can_open(2)
+    assert readiness.all_finished and not readiness.closable() and not readiness.can_open(2)
     readiness.follow(1, calls, {call: [IDS[:2], IDS[2:]] for call in calls}, more=True)
     assert offers(readiness) == [(1, "actor_gen", 1)]
     every = [*calls, "actor_train", "critic_train"]

@@ -53,17 +53,6 @@ def test_what_is_older_than_the_oldest_kept_checkpoint_goes(run: RunDirectory) -
     assert prune(run, 0, manifests[1:], keep=2) is None
 
 
-def test_the_spills_of_a_step_without_archive_stay_until_it_has_one(run: RunDirectory) -> None:
-    manifests = [checkpoint(run, step) for step in (2, 4, 6)]
-    for step in range(1, 7):
-        spill(run, step)
-    prune(run, 0, manifests, keep=2, spared=[2, 3])
-    kept = [f"step-{step:08d}" for step in (2, 3, 4, 5, 6)]
-    assert steps_there(run) == (["step-00000004.a000", "step-00000006.a000"], kept)
-    assert prune(run, 0, manifests[1:], keep=2, spared=[2]) == Pruning(4, ("spills/step-00000003/gen.dp00.a000.h5",))
-    assert steps_there(run)[1] == [kept[0], *kept[2:]]
-
-
 @pytest.mark.parametrize("keep", [0, 1, 2])
 def test_at_least_two_checkpoints_are_kept(run: RunDirectory, keep: int) -> None:
     manifests = [checkpoint(run, step) for step in (1, 2)]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from support.archives import archive_lines, archives, kept_rows
 from support.chaos import begin, create_run, finish, outputs, remains, toy_experiment, whole_run
-from support.faults import After, Strike, Strikes
+from support.faults import Strike, Strikes
 
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.experiment import to_dict
@@ -59,10 +59,10 @@ def test_a_step_of_which_nothing_is_kept_has_a_line_all_the_same(folder: Path) -
 
 
 def begun_without_archives(folder: Path, point: str = "manifest.published", compact: bool = False) -> RunDirectory:
-    """Killed at its third checkpoint, while its janitor was still at the first archive."""
+    """Killed at its third checkpoint, while the first archive was still to be made."""
     run = create_run(folder / "run", experiment(compact=compact))
-    late = Strike(folder, "late", "master", "archive.write", "SLEEP")
-    kill = After(folder, "kill", "master", point, "KILL", "all", 3, first=late)
+    late = Strike(folder, "late", "housekeeper-0", "archive.write", "SLEEP")
+    kill = Strike(folder, "kill", "master", point, "KILL", "all", 3)
     jobs = begin(run, "first", Strikes((late, kill)))
     jobs.wait_for("master", 60)
     jobs.kill_all()

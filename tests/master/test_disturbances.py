@@ -48,7 +48,7 @@ FULL = [
     ("master", "journal.before", 15),
     ("master", "metrics.before", 2),
     ("master", "manifest.write", 1),
-    ("master", "compact.write", 2),
+    ("housekeeper-0", "compact.write", 2),
 ]
 
 

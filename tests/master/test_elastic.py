@@ -69,7 +69,7 @@ POINTS = [
     ("master", "master.sent", 12),
     ("master", "manifest.write", 1),
     ("master", "manifest.published", 1),
-    ("master", "compact.published", 1),
+    ("housekeeper-0", "compact.published", 1),
     ("worker-0", "spill.published", 1),
     ("worker-0", "spill.published", 5),
     ("worker-0", "worker.executed", 9),

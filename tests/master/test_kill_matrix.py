@@ -33,17 +33,21 @@ MASTER_POINTS = [
     ("master", "manifest.write", 1),
     ("master", "manifest.synced", 1),
     ("master", "manifest.published", 2),
-    ("master", "archive.write", 2),
-    ("master", "archive.synced", 4),
-    ("master", "archive.published", 3),
-    ("master", "compact.write", 1),
-    ("master", "compact.synced", 2),
-    ("master", "compact.published", 1),
-    ("master", "parts.unlink", 3),
     ("master", "prune.unlink", 1),
     ("master", "prune.unlink", 4),
     ("master", "export.synced", 1),
     ("master", "export.published", 2),
+]
+HOUSEKEEPER_POINTS = [
+    ("housekeeper-0", "chore.begin", 1),
+    ("housekeeper-0", "archive.write", 2),
+    ("housekeeper-0", "archive.synced", 4),
+    ("housekeeper-0", "archive.published", 3),
+    ("housekeeper-0", "compact.write", 1),
+    ("housekeeper-0", "compact.synced", 2),
+    ("housekeeper-0", "compact.published", 1),
+    ("housekeeper-0", "chore.done", 3),
+    ("housekeeper-0", "parts.unlink", 3),
 ]
 WORKER_POINTS = [
     ("worker-0", "worker.start", 1),
@@ -79,6 +83,7 @@ def cases(points: Sequence[tuple[str, str, int]], targets: Sequence[str]) -> Ite
 
 CASES = [
     *cases(MASTER_POINTS, ("self", "agent-0", "all")),
+    *cases(HOUSEKEEPER_POINTS, ("self", "agent-0", "master", "all")),
     *cases(WORKER_POINTS, ("self", "agent-0", "master", "all")),
 ]
 # The second strike hits the recovery from the first.

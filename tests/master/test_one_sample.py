@@ -151,8 +151,9 @@ def test_each_station_is_passed_once_by_who_it_belongs_to(way: Way) -> None:
     assert head in ("worker-0", "worker-1")
     of_the_head = ("ack", "execute", "memory", "reply", "fetch", "spill")
     assert {way.one(name)["who"] for name in of_the_head} == {head}
-    of_the_master = ("row", "opened", "part", "syn", "heard", "line", "closed", "archived", "compacted")
+    of_the_master = ("row", "opened", "part", "syn", "heard", "line", "closed")
     assert {way.one(name)["who"] for name in of_the_master} == {"master"}
+    assert {way.one(name)["who"] for name in ("archived", "compacted")} == {"housekeeper-0"}
     assert sorted(fact["call"] for fact in way.passed["train step"]) == sorted(TRAIN)
     assert way.one("request")["holders"] == ["InDataset"]
 

@@ -43,7 +43,7 @@ def test_forgotten_steps_are_gone() -> None:
     rows.put(2, "gen", ["y"], ["a"], InMemory(1))
     rows.forget(2)
     assert rows.sources(2, keys("y"), ["a"], 1) == (RowSource(2, "gen", ("y",), ("a",), (InMemory(1),)),)
-    assert (1, "gen") not in rows._rows
+    assert (1, "gen") not in rows._made
 
 
 def test_the_longest_row_of_a_sample_is_that_with_the_most_tokens_of_all_keys_that_calls_have_made() -> None:
@@ -56,7 +56,7 @@ def test_the_longest_row_of_a_sample_is_that_with_the_most_tokens_of_all_keys_th
     assert rows.longest(1, keys("xyr"), ["a", "b"]) == [5, 6]
     assert rows.longest(1, keys("x"), ["a", "b"]) == [0, 0]
     rows.forget(2)
-    assert not rows._lengths
+    assert not rows._made
 
 
 def test_two_calls_may_make_the_same_key() -> None:

@@ -122,7 +122,7 @@ def test_texts_whose_responses_are_longer_or_shorter_are_the_same_texts() -> Non
         again, others = lengths.scaled(factor, 18).drawn(32, 1)
         assert (again == prompts).all(), factor
         assert (others == np.clip(np.rint(responses * factor), 1, 18)).all()
-    with pytest.raises(ConfigurationError, match="100,000 rows with 1,000 texts each are too many to reckon with"):
+    with pytest.raises(ConfigurationError, match="100,000,000 texts are too many to reckon with"):
         lengths.drawn(10**5, 10**3)
 
 

@@ -30,8 +30,8 @@ LONGEST = 5
 POINTS = [
     ("worker-1", "worker.executed", 2, "KILL", "self"),
     ("master", "journal.before", 5, "KILL", "self"),
-    ("master", "archive.write", 2, "KILL", "all"),
-    ("master", "archive.published", 1, "KILL", "all"),
+    ("housekeeper-0", "archive.write", 2, "KILL", "all"),
+    ("housekeeper-0", "archive.published", 1, "KILL", "all"),
     ("master", "journal.after", 9, "KILL", "self"),
 ]
 

@@ -200,7 +200,7 @@ class Imagined:
             self.settle()
             events = None if events is None else events - 1
         if events is None:
-            assert not self.readiness.unfinished(), f"deadlock: {self.readiness.unfinished()}"
+            assert self.readiness.all_finished, "deadlock"
 
     def later(self, what: str, unit: Unit) -> None:
         delay = self.rng.choice([0.1, 1.0, 10.0]) * self.rng.random()

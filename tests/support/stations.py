@@ -173,7 +173,7 @@ class Following:
         if point.startswith("as "):
             self.me = point.removeprefix("as ")
         # What runs next imports nothing more: in a worker all is there when it is named, in the master later.
-        if point.startswith("as worker-") or point == "master.start":
+        if point.startswith(("as worker-", "as housekeeper-")) or point == "master.start":
             for name, station in STATIONS.items():
                 _wrap(station, functools.partial(self._note, name, station))
 

@@ -1,5 +1,6 @@
 """What `make kill` strikes, keeps and writes; the strikes themselves take an hour."""
 
+import itertools
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,8 +17,10 @@ def test_there_are_more_than_300_points_and_none_twice() -> None:
     assert len({point.name for point in points()}) == len(points()) >= 300
 
 
-@pytest.mark.parametrize("role", ["worker", "agent", "master"])
-@pytest.mark.parametrize("topology", [LOCAL, *SLURM])
+@pytest.mark.parametrize(
+    ("topology", "role"),
+    [*itertools.product((LOCAL, *SLURM), ("worker", "agent", "master")), (LOCAL, "housekeeper")],
+)
 def test_every_process_is_killed_in_every_topology(topology: str, role: str) -> None:
     assert [point for point in points() if (point.topology, point.role, point.what) == (topology, role, "KILL")]
 

@@ -27,6 +27,7 @@ from kills.points import (
     EVALUATE_PHASES,
     GENERATE,
     GENERATE_PHASES,
+    HOUSEKEEPER_PHASES,
     LAYOUTS,
     LAYOUTS_PHASES,
     MASTER_PHASES,
@@ -120,8 +121,9 @@ PHASES = {
 
 def _at(folder: Path, point: Point, passage: Passage) -> Strike:
     """A strike where a process passes; of workers 3 and 5 the node is the second."""
-    rank = passage.who.rpartition("-")[2]
-    target = {"worker": "self", "agent": "agent-1", "reward": f"reward-{rank}", "master": "master"}[point.role]
+    kind, _, rank = passage.who.rpartition("-")
+    agent = "agent-0" if kind == "housekeeper" else "agent-1"
+    target = {kind: "self", "agent": agent, "reward": f"reward-{rank}", "master": "master"}[point.role]
     if point.role == passage.who:
         target = "self"
     words = (folder, "strike", passage.who, passage.point, point.what, target, passage.nth)
@@ -135,6 +137,10 @@ def _in_ppo(folder: Path, point: Point) -> Strike:
     if point.phase.startswith("master: "):
         name, nth = MASTER_PHASES[point.phase.removeprefix("master: ")]
         return Strike(folder, "strike", "master", name, point.what, "self", nth)
+    if point.phase.startswith("housekeeper: "):
+        name, nth = HOUSEKEEPER_PHASES[point.phase.removeprefix("housekeeper: ")]
+        whom = {"housekeeper": "self", "agent": "agent-0", "master": "master"}[point.role]
+        return Strike(folder, "strike", "housekeeper-0", name, point.what, whom, nth)
     if point.role == "reward":
         name = "reward.begin" if point.phase == "reward" else "reward.end"
         return Strike(folder, "strike", "worker-3", name, point.what, "reward-3")

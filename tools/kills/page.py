@@ -9,7 +9,7 @@ from kills.points import CHOOSING, EVALUATE, GENERATE, LAYOUTS, PPO, Point, poin
 
 PAGE = Path(__file__).parents[2] / "docs" / "durability.md"
 BEGIN, END = "<!-- made by `make kill`: begin -->\n", "<!-- made by `make kill`: end -->\n"
-ROLES = ("worker", "peer", "reward", "agent", "master")
+ROLES = ("worker", "peer", "reward", "housekeeper", "agent", "master")
 SIGNALS = ("KILL", "STOP", "TERM")
 RUNS = {
     PPO: "PPO",

@@ -60,13 +60,18 @@ MASTER_PHASES = {
     "manifest: write": ("manifest.write", 1),
     "manifest: synced": ("manifest.synced", 1),
     "manifest: published": ("manifest.published", 1),
-    "archive: write": ("archive.write", 1),
-    "archive: published": ("archive.published", 2),
-    "compact: write": ("compact.write", 1),
-    "compact: published": ("compact.published", 1),
-    "unlink parts": ("parts.unlink", 2),
     "prune": ("prune.unlink", 1),
 }
+HOUSEKEEPER_PHASES = {
+    "begin": ("chore.begin", 1),
+    "archive: write": ("archive.write", 1),
+    "archive: published": ("archive.published", 1),
+    "compact: write": ("compact.write", 1),
+    "compact: published": ("compact.published", 1),
+    "done": ("chore.done", 1),
+    "unlink parts": ("parts.unlink", 2),
+}
+"""Phase → the point that the housekeeper of node 0 passes, whose turn is the first, and how often until then."""
 ON_SLURM = ("reduce, minibatch 1", "shard: write")
 """The sample that each topology gets on real Slurm."""
 CHOOSING_ON_SLURM = ("train on chosen",)
@@ -136,13 +141,13 @@ LAYOUTS_PHASES = {
 UNTRAINED_PHASES = {
     "master: journal: a call, before": Passage("master", "journal.before", 4),
     "master: journal: a call, after": Passage("master", "journal.after", 6),
-    "master: archive: write": Passage("master", "archive.write", 2),
-    "master: archive: published": Passage("master", "archive.published", 2),
+    "housekeeper: archive: write": Passage("housekeeper-0", "archive.write"),
+    "housekeeper: archive: published": Passage("housekeeper-0", "archive.published"),
     "master: manifest: write": Passage("master", "manifest.write", 1),
     "master: manifest: synced": Passage("master", "manifest.synced", 2),
     "master: manifest: published": Passage("master", "manifest.published", 2),
-    "master: compact: published": Passage("master", "compact.published", 1),
-    "master: unlink parts": Passage("master", "parts.unlink", 2),
+    "housekeeper: compact: published": Passage("housekeeper-0", "compact.published"),
+    "housekeeper: unlink parts": Passage("housekeeper-0", "parts.unlink", 2),
 }
 GENERATE_PHASES = {
     "generate": Passage("worker-3", "generate.begin", 1),
@@ -181,7 +186,7 @@ class Point:
 
 
 def points() -> list[Point]:
-    return [*_in_workers(), *_in_master(), *_on_slurm(), *_choosing(), *_layouts(), *_untrained()]
+    return [*_in_workers(), *_in_master(), *_in_housekeeper(), *_on_slurm(), *_choosing(), *_layouts(), *_untrained()]
 
 
 def _in_workers() -> Iterator[Point]:
@@ -196,6 +201,11 @@ def _in_workers() -> Iterator[Point]:
 def _in_master() -> Iterator[Point]:
     for phase, what in itertools.product(MASTER_PHASES, (KILL, STOP, TERM)):
         yield Point(LOCAL, "master", f"master: {phase}", what)
+
+
+def _in_housekeeper() -> Iterator[Point]:
+    for phase, role, what in itertools.product(HOUSEKEEPER_PHASES, ("housekeeper", "agent", "master"), (KILL, STOP)):
+        yield Point(LOCAL, role, f"housekeeper: {phase}", what)
 
 
 def _on_slurm() -> Iterator[Point]:
@@ -233,5 +243,8 @@ def _struck(phase: str, of_master: tuple[str, ...]) -> Iterator[tuple[str, str]]
     """(who, with what) in a phase."""
     if phase.startswith("master: "):
         yield from (("master", what) for what in of_master)
+        return
+    if phase.startswith("housekeeper: "):
+        yield from (("housekeeper", KILL), ("agent", KILL), ("master", KILL))
         return
     yield from (("worker", KILL), ("worker", STOP), ("agent", KILL), ("master", KILL))

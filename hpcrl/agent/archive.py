@@ -1,7 +1,7 @@
 """What is kept of a step's samples for good: a pure function of what its calls made, of the data and of the settings.
 
-Knows no units and no order: it is told what the parts of a step's calls are. Needs the tokenizer, so that whoever reads
-an archive needs none.
+Knows no units and no order: it is told which samples stay, and what the parts of a step's calls are. Needs the
+tokenizer, so that whoever reads an archive needs none.
 """
 
 import json
@@ -16,14 +16,12 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts, open_texts
 from hpcrl.data.form import TOKENS
-from hpcrl.data.keeping import kept
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import before_stop
 from hpcrl.dataflow.graph import recipe_name
 from hpcrl.durable.archives import ENDED, ENDS, RECORD, TEXT, About, text_row
 from hpcrl.durable.journal import Ids
-from hpcrl.durable.step_lines import StepLines
 from hpcrl.recipes.algorithm import algorithm_of
 
 Made = Mapping[tuple[str, int], SequenceSample]
@@ -32,25 +30,11 @@ Rows = dict[str, dict[str, list[np.ndarray]]]
 """Key → sample → its sub-sequences."""
 
 
-def kept_samples(experiment: Any, lines: StepLines) -> dict[str, Ids]:
-    """Data set → those of a step's samples that stay; none of a data set on whose samples no call makes anything."""
-    settings, seed = experiment.samples, lines.opened.seed
-    made_of = {call.dataset for call in algorithm_of(experiment).calls(experiment) if call.outputs}
-    generation = section(experiment, "generation", GenerationConfig)
-    drawn = 1 if generation is None else generation.evaluation.samples_per_prompt
-    found = {
-        "train": kept(lines.trained, seed, settings.per_step),
-        "eval": kept(lines.opened.eval_ids, seed, settings.per_evaluation, drawn),
-    }
-    return {name: ids for name, ids in found.items() if ids and name in made_of}
-
-
 class Archive:
     """Makes what archives hold, of the steps of one attempt."""
 
     def __init__(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
         algorithm = algorithm_of(experiment)
-        self._experiment = experiment
         self._datasets = datasets
         self._forms = algorithm.forms(experiment)
         self._of = {call.name: call.dataset for call in algorithm.calls(experiment)}
@@ -60,14 +44,10 @@ class Archive:
         rewards = sections_of(experiment, RewardConfig).values()
         self._components = next((tuple(reward.parts) for reward in rewards), ())
 
-    def keeps(self, lines: StepLines) -> bool:
-        """Whether anything of a step stays."""
-        return bool(kept_samples(self._experiment, lines))
-
-    def of(self, lines: StepLines, made: Made, shown: Iterable[SequenceSample]) -> Mapping[str, SequenceSample]:
-        """Data set → its samples with all that stays of them. `shown` is what train steps have shown of them."""
+    def of(self, stay: Mapping[str, Ids], made: Made, shown: Iterable[SequenceSample]) -> Mapping[str, SequenceSample]:
+        """Data set → the samples that stay with all that is kept of them. `shown` is what train steps have shown."""
         found = {}
-        for name, ids in kept_samples(self._experiment, lines).items():
+        for name, ids in stay.items():
             of_calls = [sample for (call, _), sample in sorted(made.items()) if self._dataset(call) == name]
             found[name] = self._samples(name, ids, [*of_calls, *(shown if name == "train" else ())])
         return found
