@@ -4,6 +4,7 @@ machine does. Micro-batches and slots are full, as the cost model takes them to 
 import ctypes
 import gc
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,9 +30,11 @@ from hpcrl.placement.placing import Placed  # noqa: E402
 from hpcrl.placement.workload import workload_of  # noqa: E402
 from hpcrl.recipes.algorithm import algorithm_of  # noqa: E402
 
-TOKENS, PROMPT, RESPONSE, TEXTS, SLOTS, ROUNDS = 1024, 4, 60, 32, 16, 8
-"""A micro-batch is 16 texts, and so are the slots: each part has one of both, or two. Generation goes on from whole
+TOKENS, PROMPT, RESPONSE, TEXTS, SLOTS, ROUNDS = 1024, 4, 252, 8, 4, 8
+"""A micro-batch is 4 texts, and so are the slots: each part has one of both, or two. Generation goes on from whole
 texts for so many rounds."""
+FREED_S = 0.002
+"""In which a thread frees what it has exchanged."""
 LAYOUTS = ("d1", "d2", "t2", "p2")
 CALLS: Mapping[str, str] = {"ref_inf": "inference", "actor_train": "train_step", "actor_gen": "generate"}
 
@@ -63,16 +66,21 @@ class _InUse(ctypes.Structure):
 
 class _Watch(TorchDispatchMode):
     """The most bytes that the C library had given out after any operation, in all threads: those that exchange free
-    what they have sent, which torch's own account of a thread does not see."""
+    what they have sent, which torch's own account of a thread does not see. They are given the time to: how late they
+    come to it is no affair of a model's."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._has_exchanged = False
         self._asked = ctypes.CDLL(None).mallinfo2
         self._asked.restype = _InUse
         self.before = self.most = self._in_use()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._has_exchanged:
+            time.sleep(FREED_S)
         made = func(*args, **(kwargs or {}))
+        self._has_exchanged = func.namespace == "c10d"
         self.most = max(self.most, self._in_use())
         return made
 
@@ -84,23 +92,25 @@ class _Watch(TorchDispatchMode):
 def taken(context: Any, config: DecoderConfig, layout: str, kind: str, folder: Path) -> float:
     """On a rank: the most bytes that it takes, the model's own with them."""
     timer, groups = timer_of(context, cpu=False), groups_in(context, parse_layout(layout))
+    timer.until = 0.0  # whoever disturbs it, it takes as many bytes
     settings = TRAINED if kind == "train_step" else ModelConfig(path="")
     texts = range(TEXTS // groups.dp.size)
 
-    def call(time: int) -> None:
-        place = folder / f"{layout}-{kind}-{context.rank}-{time}"
+    def most_in_call(number: int) -> float:
+        place = folder / f"{layout}-{kind}-{context.rank}-{number}"
         engine = opened(place, config, settings, groups, timer, TOKENS)
         subject = Subject(engine, timer, config.vocabulary_size, repeats=1)
-        if kind == "generate":
-            subject.generate([PROMPT + RESPONSE] * len(texts), texts, ROUNDS, ROUNDS, SLOTS)
-        else:
-            getattr(subject, kind)([PROMPT] * len(texts), [RESPONSE] * len(texts))
+        gc.collect()
+        lasting = sum(engine.held().values())
+        with _Watch() as watch:
+            if kind == "generate":
+                subject.generate([PROMPT + RESPONSE] * len(texts), texts, ROUNDS, ROUNDS, SLOTS)
+            else:
+                getattr(subject, kind)([PROMPT] * len(texts), [RESPONSE] * len(texts))
+        return float(lasting + watch.most - watch.before)
 
-    call(0)  # what libraries take once, for ever, is no call's
-    gc.collect()
-    with _Watch() as watch:
-        call(1)
-    return float(watch.most - watch.before)
+    most_in_call(0)  # what libraries take once, for ever, is no call's
+    return most_in_call(1)
 
 
 def experiment_in(work: Path) -> Any:

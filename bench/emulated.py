@@ -12,9 +12,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from functools import cached_property
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import wait_master
 from hpcrl.placement.plan import Plan, read_plan
 from hpcrl.wire.channel import Link, RunKey
-from hpcrl.wire.chores import ChoreReport, KeepStep, RemoveParts
+from hpcrl.wire.chores import Chore, ChoreReport, KeepStep, RemoveParts
 from hpcrl.wire.messages import (
     Ack,
     AgentHello,
@@ -126,6 +127,11 @@ def rows_of(ids: Sequence[str], keys: Sequence[str]) -> SequenceSample:
     return SequenceSample.from_rows(ids, {key: [np.zeros(1)] * len(ids) for key in keys})
 
 
+def do_chore(root: Path, chore: Chore) -> ChoreReport:
+    """In a process of its own: beats go on meanwhile."""
+    return Housework(RunDirectory(root), chore.attempt).do(chore)
+
+
 class Node:
     """An agent and its workers, from its hello to when it is told to finish, or lost."""
 
@@ -149,7 +155,7 @@ class Node:
                 plan = self._crowd.plan(body.attempt) if body.ranks else None
                 self._workers = [self._worker(plan, body.attempt, rank) for rank in body.ranks if plan is not None]
             case KeepStep() | RemoveParts():
-                self._chore = self._crowd.beside.submit(Housework(self._crowd.run, body.attempt).do, body)
+                self._chore = self._crowd.beside.submit(do_chore, self._crowd.run.root, body)
             case Beat() if body.heard is not None:
                 self.answered.append(body.heard.answered)
             case Finish():
@@ -201,7 +207,7 @@ class Crowd:
         self.run = run
         self.workers = workers
         self.finished: set[int] = set()
-        self.beside = ThreadPoolExecutor(1)
+        self.beside = ProcessPoolExecutor(1, get_context("spawn"))
         """Does chores."""
         self._told = told
         self._loses = loses

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 extern "C" {
@@ -76,6 +77,18 @@ class Scorer {
             most_lasting[o] = *std::max_element(t.lasting + first, t.lasting + last);
             most_passing[o] = *std::max_element(t.passing + first, t.passing + last);
         }
+        const int64_t ranges = t.range_start[t.meshes];
+        points.assign(t.range_first, t.range_first + ranges);
+        points.insert(points.end(), t.range_last, t.range_last + ranges);
+        std::sort(points.begin(), points.end());
+        points.erase(std::unique(points.begin(), points.end()), points.end());
+        auto point_of = [&](int64_t rank) {
+            return static_cast<int>(std::lower_bound(points.begin(), points.end(), rank) - points.begin());
+        };
+        std::transform(t.range_first, t.range_first + ranges, std::back_inserter(first_point), point_of);
+        std::transform(t.range_last, t.range_last + ranges, std::back_inserter(last_point), point_of);
+        is_bound.resize(points.size() / 64 + 1);
+        segment_from.resize(64 * is_bound.size());
         std::memset(without_moves, 0, sizeof(without_moves));
         for (int s = 0; s < t.steps; ++s) {
             for (int c = 0; c < calls; ++c) {
@@ -89,12 +102,22 @@ class Scorer {
     }
 
     Score operator()(const int64_t* plan) {
+        Score score{over(plan), 0, 0};
+        time(plan, score);
+        return score;
+    }
+
+    // Bytes over the capacity, of all ranks together.
+    int64_t over(const int64_t* plan) {
         cut(plan);
         replicate(plan);
-        Score score{0, schedule(plan), 0};
+        return surely_fits(plan) ? 0 : excess(plan);
+    }
+
+    // The rest of the same plan's score.
+    void time(const int64_t* plan, Score& score) {
+        score.nanoseconds = schedule(plan);
         for (int c = 0; c < calls; ++c) score.moves += mover[c] == c;
-        if (!surely_fits(plan)) score.excess = excess(plan);
-        return score;
     }
 
   private:
@@ -102,7 +125,10 @@ class Scorer {
     const int calls;
     std::vector<int64_t> most_lasting, most_passing;
 
-    int64_t bounds[2 * kSegments];
+    std::vector<int64_t> points;               // where ranges of meshes begin or end, each once
+    std::vector<int> first_point, last_point;  // of each range
+    std::vector<uint64_t> is_bound;            // by point, whether a mesh of the plan begins or ends there
+    std::vector<int> segment_from;             // by such a point, the number of the segment that begins there
     int segments = 0;
     uint64_t masks[kCalls];
     int replica[kCalls];     // the first call of its role at its place; its home where that is there
@@ -113,23 +139,25 @@ class Scorer {
 
     // The ranks between bounds of meshes, numbered; and which of these a call is on.
     void cut(const int64_t* plan) {
-        int count = 0;
+        std::fill(is_bound.begin(), is_bound.end(), 0);
         for (int c = 0; c < calls; ++c) {
             const int64_t m = t.mesh[plan[c]];
             for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
-                bounds[count++] = t.range_first[r];
-                bounds[count++] = t.range_last[r];
+                for (const int point : {first_point[r], last_point[r]}) is_bound[point / 64] |= uint64_t{1} << point % 64;
             }
         }
-        std::sort(bounds, bounds + count);
-        segments = static_cast<int>(std::unique(bounds, bounds + count) - bounds) - 1;
+        int count = 0;
+        for (size_t word = 0; word < is_bound.size(); ++word) {
+            for (uint64_t bits = is_bound[word]; bits; bits &= bits - 1) {
+                segment_from[64 * word + __builtin_ctzll(bits)] = count++;
+            }
+        }
+        segments = count - 1;
         for (int c = 0; c < calls; ++c) {
             const int64_t m = t.mesh[plan[c]];
             masks[c] = 0;
             for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
-                int first = 0;
-                while (bounds[first] < t.range_first[r]) ++first;
-                for (int s = first; bounds[s] < t.range_last[r]; ++s) masks[c] |= uint64_t{1} << s;
+                masks[c] |= (uint64_t{1} << segment_from[last_point[r]]) - (uint64_t{1} << segment_from[first_point[r]]);
             }
         }
     }
@@ -160,11 +188,12 @@ class Scorer {
     int64_t schedule(const int64_t* plan) {
         const int steps = static_cast<int>(t.steps);
         int waits[kSteps][2 * kCalls], left[kSteps], moved[kCalls], moves = 0;
-        int64_t ready[kSteps][2 * kCalls] = {}, ends[kSteps] = {}, free[kSegments];
+        int64_t ready[kSteps][2 * kCalls], ends[kSteps] = {}, free[kSegments];
         Ready queue[kSteps * 2 * kCalls];
         int queued = 0;
         std::fill(free, free + segments, 0);
-        std::memcpy(waits, without_moves, sizeof(waits));
+        std::memset(ready, 0, steps * sizeof(ready[0]));
+        std::memcpy(waits, without_moves, steps * sizeof(waits[0]));
         std::fill(left, left + steps, calls);
         for (int c = 0; c < calls; ++c) {
             if (mover[c] < 0) continue;
@@ -244,7 +273,6 @@ class Scorer {
         int64_t first, last, stage;
     };
 
-    // Bytes over the capacity, of all ranks together.
     int64_t excess(const int64_t* plan) const {
         std::vector<Piece> pieces[kCalls];
         std::vector<int64_t> cuts;
@@ -289,6 +317,9 @@ class Best {
   public:
     Best(int64_t calls, int64_t size, int64_t* plans, int64_t* scores)
         : calls(calls), size(size), plans(plans), scores(scores) {}
+
+    // Whether a plan with this excess may be among them.
+    bool admits(int64_t excess) const { return count < size || excess <= scores[(count - 1) * 3]; }
 
     void see(const int64_t* plan, const Score& score) {
         int64_t at = count;
@@ -388,9 +419,16 @@ int64_t hpcrl_search_chain(const SearchTables* tables, const int64_t* start, uin
         then = now;
         const bool has = propose(t, random, free, kind, then.data()) && then != now;
         if (has) {
-            const Score other = scorer(then.data());
-            best.see(then.data(), other);
-            if (accepts(t, random, score, other, hot + (cold - hot) * i / proposals)) {
+            const int64_t beta = hot + (cold - hot) * i / proposals;
+            Score other{scorer.over(then.data()), 0, 0};
+            const bool is_over = other.excess > score.excess;  // then that decides, however long it takes
+            bool is_accepted = is_over && accepts(t, random, score, other, beta);
+            if (!is_over || is_accepted || best.admits(other.excess)) {
+                scorer.time(then.data(), other);
+                best.see(then.data(), other);
+            }
+            if (!is_over) is_accepted = accepts(t, random, score, other, beta);
+            if (is_accepted) {
                 now = then;
                 score = other;
             }

@@ -134,7 +134,8 @@ class CostFold:
         cost.tokens += it.tokens
         cost.measured(it.figures.values())
         for rank, figures in it.figures.items():
-            self._beside("release", it.call, it.step, rank, mono, figures.seconds.release)
+            if figures.seconds.release:
+                self._beside("release", it.call, it.step, rank, mono, figures.seconds.release)
         if self.told.get((it.call, it.part)) != it.ranks:
             self.told[it.call, it.part] = it.ranks
             self.ranks.setdefault(it.call, {})[it.part] = it.ranks

@@ -41,6 +41,7 @@ TYPED_BY: Mapping[str, str] = {
     "export.md": "test_export_page.py",
     "lora.md": "test_lora_page.py",
     "search.md": "test_search_page.py",
+    "simulate.md": "test_simulate_page.py",
     "slurm.md": "slurm/test_docs.py",
     "preemption.md": "slurm/test_docs.py",
     "administrators.md": "slurm/test_docs.py",

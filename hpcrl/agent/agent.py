@@ -252,6 +252,10 @@ class Agent:
             link.close()
             context.term()
 
+    def _is_over(self, attempt: int) -> bool:
+        """Its master listens no more, though its address is still there."""
+        return self.run.is_closed(attempt) or self.run.newest_attempt_of(self.at.submission) != attempt
+
     def _obey(self, link: Link, log: EventLog, master: MasterAddress, watch: Watch) -> ExitCode | Disconnected:
         poller = zmq.Poller()
         for source in (link.socket, self.zygote.fileno(), self.housekeeper.fileno(), self.signals.fileno()):
@@ -262,7 +266,7 @@ class Agent:
                 doing = Doing("drain", "draining") if self.signals.caught else Doing("idle", self.zygote.doing)
                 link.send(Beat(doing, self.zygote.work, time.monotonic()))
                 next_beat = time.monotonic() + self.experiment.cluster.heartbeat_s
-                if not met and self.run.newest_attempt_of(self.at.submission) != master.attempt:
+                if not met and self._is_over(master.attempt):
                     return "silent"
             poller.poll(min(TICK_MS, max(1, int(1000 * (next_beat - time.monotonic())))))
             for envelope, _raw in link.receive():

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 FEWEST_ROWS = 4
 """That a recorded step has."""
+LEAST_ROWS = 4
+"""Fewer rows than this are padded: on a CPU the bits of a row then do not depend on how many others there are."""
 
 
 @dataclass(frozen=True)

@@ -108,15 +108,15 @@ def adapted_targets(config: DecoderConfig, family: Family) -> tuple[Target, ...]
     return tuple(target for target in found if not wanted or any(map(target.called, wanted)))
 
 
-def rows_not_kept(config: DecoderConfig, family: Family, layers: range) -> int:
-    """How many numbers of a token blocks give matrices without adapters, which keep them for no backward pass.
+def rows_not_kept(config: DecoderConfig, family: Family, layers: range, tp: int = 1) -> int:
+    """How many numbers of a token a rank of `tp` gives matrices without adapters, which keep them for no backward pass.
     Attention keeps what it gives; of a model that transformers computes it is not known, and none."""
     if isinstance(config, ForeignConfig):
         return 0
     adapted = {target.matrix.name for target in adapted_targets(config, family)}
     matrices = (it for it in family.parameters(config.base) if it.layer in layers and len(it.shape) == 2)
     named = (it for it in matrices if 1 <= it.layer <= config.blocks and not it.name.endswith(".output"))
-    return sum(it.shape[0] for it in named if it.name not in adapted)
+    return sum(it.cut(tp).shape[0] for it in named if it.name not in adapted)
 
 
 def adapter_family(config: DecoderConfig, family: Family) -> Family:

@@ -1,6 +1,7 @@
 """What every job of a run executes, whoever started it: takes paths and numbers only, reads the rest from the run."""
 
 import contextlib
+import importlib
 import os
 import socket
 import sys
@@ -17,6 +18,7 @@ from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError, nature_of
 from hpcrl.foreign import plain
+from hpcrl.garbage import uncollected
 from hpcrl.launch.launcher import declaration_of
 from hpcrl.master.allocation import Allocation
 from hpcrl.plugins import load
@@ -52,6 +54,7 @@ def main(
     fault("as master" if process == "master" else f"as agent-{node}")
     _prepare(threads)
     try:
+        _import(process)
         run = RunDirectory(Path(run_dir))
         every = what_every_run_has(run.configuration(submission))
         cluster = every.cluster
@@ -89,6 +92,12 @@ def _prepare(threads: int) -> None:
     limit_threads(threads)
     allow_open_files()
     tell_faults()
+
+
+def _import(process: str) -> None:
+    """What the process needs; it stays, so nobody looks for garbage among it meanwhile."""
+    with uncollected():
+        importlib.import_module("hpcrl.master.master" if process == "master" else "hpcrl.agent.agent")
 
 
 def _code_of(error: Exception, process: str) -> ExitCode | None:

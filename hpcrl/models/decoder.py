@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hpcrl.data.slots import Move
+from hpcrl.data.slots import LEAST_ROWS, Move
 from hpcrl.models.attention import attention
 from hpcrl.models.kv_cache import KVCache
 from hpcrl.models.layers import Block
@@ -20,9 +20,6 @@ from hpcrl.models.paged_cache import PagedCache
 from hpcrl.models.products import packs
 from hpcrl.models.transfers import sent
 from hpcrl.models.transformer import Transformer
-
-LEAST_ROWS = 4
-"""Fewer rows than this are padded: on a CPU the bits of a row then do not depend on how many others there are."""
 
 LENGTHS_FROM = 256
 """Recorded steps read lengths that are powers of two from this one on."""
@@ -110,7 +107,9 @@ class Decoder:
             q, k, v = block.project(x, turns, packing.tokens)
             source, target = copies[window]
             self._caches[window].write(number, target, k[source], v[source])
-            x = block.finish(x, attention(q, k, v, packing, block.window, block.softcap))
+            attended = attention(q, k, v, packing, block.window, block.softcap)
+            del q, k, v  # they would outlive this block's second half
+            x = block.finish(x, attended)
         if not self.gives_logits:
             return x
         last, x = packing.last_rows(), self._model.ranks.gather(x, packing.tokens)

@@ -10,22 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from hpcrl.data.cached_lengths import capacity, rounded
 from hpcrl.data.pages import PAGE, ring_pages
 from hpcrl.data.slots import Move
 from hpcrl.models.softcapped_attention import attend_cached
-
-LENGTH_STEP = 16
-"""Attention reads lengths that are multiples of this: on a CPU its bits then do not depend on how long others are."""
-
-
-def rounded(length: int) -> int:
-    """`length` rounded up to a multiple of LENGTH_STEP."""
-    return -(-length // LENGTH_STEP) * LENGTH_STEP
-
-
-def capacity(longest: int, window: int = 0) -> int:
-    """Tokens that a slot has room for, of rows of at most so many."""
-    return rounded(min(longest, window) if window else longest)
 
 
 def spare_tokens(windows: Iterable[int], longest: int, paged: bool = False) -> int | None:

@@ -138,11 +138,10 @@ class Block(nn.Module):
 
     def forward(self, x_tE: Tensor, turns: Turns, packing: Packing, rows: Tensor | None = None) -> Tensor:
         """This rank's rows of the block's output, of all rows or of the given ones only."""
-        q_THD, k_TKD, v_TKD = self.project(x_tE, turns, packing.tokens)
-        attended_TE = attention(q_THD, k_TKD, v_TKD, packing, self.window, self.softcap)
+        attended_TE = attention(*self.project(x_tE, turns, packing.tokens), packing, self.window, self.softcap)
         if rows is not None:
-            x_TE = self.ranks.gather(x_tE, packing.tokens)
-            x_tE, attended_TE = x_TE.index_select(0, self.ranks.own(rows)), attended_TE.index_select(0, rows)
+            x_tE = self.ranks.gather(x_tE, packing.tokens).index_select(0, self.ranks.own(rows))
+            attended_TE = attended_TE.index_select(0, rows)
         return self.finish(x_tE, attended_TE)
 
     def project(self, x_tE: Tensor, turns: Turns, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from hpcrl.data.logit_rows import rows_per_chunk
+from hpcrl.data.logit_rows import logits_per_piece, rows_per_chunk
 from hpcrl.models.softcap import capped_, slope_
-
-CPU_LOGITS = 1 << 18
-"""Logits in a core's cache, beside as many numbers made of them."""
 
 
 class Scale(NamedTuple):
@@ -72,6 +69,7 @@ class _LabelLogprobs(torch.autograd.Function):
         table_RV = hidden.new_empty(0)
         for begin in range(0, count, rows):
             part = slice(begin, begin + rows)
+            del table_RV  # before there is another
             table_RV, totals[part] = _log_softmax(hidden[part], head, scale, wide)
             logprobs[part] = table_RV.gather(-1, labels[part, None])[:, 0]
             if with_entropy:
@@ -99,6 +97,7 @@ class _LabelLogprobs(torch.autograd.Function):
             torch.mm(grad_RV, head, out=grad_hidden[part])
             if grad_head is not None:
                 grad_head += grad_RV.t() @ hidden[part]
+            del table_RV, grad_RV
         return grad_hidden, grad_head, None, None, None, None
 
 
@@ -112,6 +111,7 @@ def _log_softmax(hidden_RE: Tensor, head_VE: Tensor, scale: Scale, dtype: torch.
         if scale.softcap is not None:
             totals_R[rows] = piece[:, 0] - log_probs[:, 0]
         piece.copy_(log_probs)
+        del log_probs
     return table_RV, totals_R
 
 
@@ -137,8 +137,8 @@ def grad_logits(table_RV: Tensor, of_logprobs_R: Tensor, of_entropy: tuple[Tenso
 
 
 def pieces(table_RV: Tensor) -> Iterator[slice]:
-    """Rows to be worked on one after another; on a CPU so few that what lies between the steps stays in its cache."""
+    """Rows to be worked on one after another."""
     count, vocabulary = table_RV.shape
-    step = max(1, CPU_LOGITS // vocabulary) if table_RV.device.type == "cpu" else max(1, count)
+    step = logits_per_piece(vocabulary, count, table_RV.device.type) // vocabulary
     for begin in range(0, count, step):
         yield slice(begin, begin + step)

@@ -98,6 +98,7 @@ class _Logprobs(torch.autograd.Function):
         table_RV = hidden.new_empty(0)
         for begin in range(0, count if head.shape[0] else 0, rows):
             part = slice(begin, begin + rows)
+            del table_RV  # before there is another
             table_RV = scale.apply_(linear(hidden[part], head).to(wide))
             _note(table_RV, own_4R[:3, part], with_entropy)
             own_4R[3, part] = table_RV.gather(-1, places[part, None])[:, 0].masked_fill_(absent[part], 0.0)
@@ -129,6 +130,7 @@ class _Logprobs(torch.autograd.Function):
             torch.mm(grad_RV, head, out=grad_hidden[part])
             if grad_head is not None:
                 grad_head += grad_RV.t() @ hidden[part]
+            del table_RV, grad_RV
         return grad_hidden, grad_head, None, None, None, None, None, None
 
 
@@ -137,10 +139,11 @@ def _note(table_RV: Tensor, own_3R: Tensor, with_entropy: bool) -> None:
     for rows in pieces(table_RV):
         own_3R[0, rows] = table_RV[rows].amax(-1)
         below = table_RV[rows] - own_3R[0, rows, None]
-        weights = below.exp()
+        weights = below.exp() if with_entropy else below.exp_()
         own_3R[1, rows] = weights.sum(-1)
         if with_entropy:
             own_3R[2, rows] = weights.mul_(below).sum(-1)
+        del below, weights
 
 
 def _merged(all_S4R: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -135,7 +135,7 @@ class _Tables:
         yield [call.lag for call in calls]
         yield _bounds(moves)
         yield [len(call.places) for call in calls]
-        yield [each for call in moves for each in call]
+        yield np.concatenate(moves)
         yield _bounds(later)
         yield [other for call in later for other, _ in call]
         yield [steps for call in later for _, steps in call]
@@ -155,17 +155,17 @@ class _Tables:
         return np.concatenate(found)
 
 
-def _moves(call: Call) -> list[int]:
-    return [] if call.moves_HP is None else call.moves_HP.ravel().tolist()
+def _moves(call: Call) -> np.ndarray:
+    return np.zeros(0, np.int64) if call.moves_HP is None else call.moves_HP.ravel()
 
 
-def _bounds(lists: Iterable[Sequence[object]]) -> list[int]:
+def _bounds(lists: Iterable[Sequence[object] | np.ndarray]) -> list[int]:
     """Where each list begins, and the last one ends, in all of them together."""
     return [0, *accumulate(map(len, lists))]
 
 
 def _array(column: Iterable[int]) -> np.ndarray:
-    return np.ascontiguousarray(list(column), np.int64)
+    return np.ascontiguousarray(column if isinstance(column, np.ndarray) else list(column), np.int64)
 
 
 def _at(array: np.ndarray) -> ctypes.c_void_p:

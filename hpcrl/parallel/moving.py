@@ -20,8 +20,8 @@ from torch import Tensor
 from hpcrl.ops.library import compiled_for_cuda
 from hpcrl.ops.rectangles import Memory, Runs, copy_rectangles, launch
 from hpcrl.parallel.group import Group, Message, Pending
-from hpcrl.placement.memory import STAGED_BYTES
 from hpcrl.placement.moving import Moves, Round, Transfer
+from hpcrl.placement.pass_memory import STAGED_BYTES
 from hpcrl.placement.rectangles import NONE, Rectangles, joined
 
 ALONE_BYTES = 2**20

@@ -33,3 +33,8 @@ def kept_by_mlp(model: DecoderConfig) -> int:
     if (experts := model.experts) is None:
         return dense
     return max(dense, experts.per_token * (2 * model.hidden_size + 3 * experts.inner_size) + 4 * experts.count)
+
+
+def inner_numbers(model: DecoderConfig) -> int:
+    """What a plain MLP multiplies by the matrix that leads down."""
+    return model.intermediate_size * has_dense(model)

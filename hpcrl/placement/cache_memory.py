@@ -5,8 +5,9 @@ from importlib.util import find_spec
 
 from hpcrl.backends.attention import FLASH, FLASH_CAPABILITY, READ_BLOCKS, choose_kernel
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.data.cached_lengths import capacity
 from hpcrl.data.pages import PAGE, needed_pages
-from hpcrl.data.slots import rounded_rows
+from hpcrl.data.slots import LEAST_ROWS, rounded_rows
 from hpcrl.families.config import DecoderConfig
 from hpcrl.placement.layouts import Layout
 
@@ -26,8 +27,10 @@ def cached_numbers(
         rows = [longest] * generation.slots
         tokens = sum(PAGE * needed_pages(rows, window if window < longest else 0) for window in windows)
     else:
-        slots = rounded_rows(generation.slots) if is_recorded(generation, layout, device) else generation.slots
-        tokens = slots * sum(min(longest, window or longest) for window in windows)
+        slots = -(-generation.slots // layout.pp)  # of a cohort, of which there are as many as stages
+        slots = rounded_rows(slots) if is_recorded(generation, layout, device) else max(slots, LEAST_ROWS)
+        of_slot = sum(capacity(longest, window if window < longest else 0) for window in windows)
+        tokens = layout.pp * slots * of_slot
     return tokens * 2 * model.kv_size / min(layout.tp, model.kv_heads)
 
 

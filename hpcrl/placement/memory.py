@@ -13,32 +13,25 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig, lora_of, offload_of
-from hpcrl.data.logit_rows import rows_per_chunk
-from hpcrl.data.score_blocks import TENSORS, most_scores
 from hpcrl.dataflow.graph import Kind
 from hpcrl.families.adapters import rows_not_kept, with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import family_of, parameter_count, read_config
 from hpcrl.families.stacks import stacks_of
 from hpcrl.placement.abilities import backend_of
-from hpcrl.placement.activations import kept_by_mlp, kept_per_token, numbers_in_mlp
+from hpcrl.placement.buffers import lay_out
 from hpcrl.placement.cache_memory import cached_numbers, is_recorded
 from hpcrl.placement.classifier_sizes import numbers_of_classifier
 from hpcrl.placement.cut_memory import ADDED_UP, cut_by_elements, cut_by_rows
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout
+from hpcrl.placement.pass_memory import MicroBatch
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
 from hpcrl.placement.served_memory import served_bytes
 from hpcrl.placement.shards import Cut, held, stages
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
-STAGED_BYTES = 64 * 2**20
-"""At most so much of a move is packed for all peers at a time; twice, for one exchange is on its way, and as much is
-received."""
-
-ON_THE_WAY = 2
-"""How often there are rows between two stages: those that go, and those that come."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,7 @@ def _stage_memory(
     if replica.served and generation is not None:
         size, longest = BYTES[config.dtype], longest_sequence(model, longest_prompt, generation)
         return Memory(**served_bytes(model, layout, generation, longest, size, device)._asdict())
-    count = parameters_held(model, Cut(0, layout.tp, stage, layout.pp))
+    count = buffer_length(model, Cut(0, layout.tp, stage, layout.pp))
     blended = "blend" in kinds
     memory = role_memory(model, count, config, layout, blended, device, stage)
     if (lora := lora_of(config)) is not None:
@@ -175,6 +168,11 @@ def as_frozen(config: ModelConfig) -> ModelConfig:
 def parameters_held(model: DecoderConfig, cut: Cut) -> int:
     """How many numbers a rank has of a model, padding included."""
     return sum(held_.parameter.numel for held_ in held(model, cut))
+
+
+def buffer_length(model: DecoderConfig, cut: Cut) -> int:
+    """How many numbers a rank's flat buffer of it has: the same, and gaps of alignment."""
+    return lay_out(held_.parameter for held_ in held(model, cut)).numel
 
 
 def blocks_of(model: DecoderConfig, pp: int, stage: int) -> int:
@@ -230,13 +228,16 @@ def role_memory(
     offloaded = isinstance(config, TrainedModelConfig) and config.offload != "none"
     masters = state if size < state or offloaded else 0
     optimizer = count * ((2 * state if trained else 0) + (masters if trained or blended else 0)) / layout.dp
+    at_once = MicroBatch(model, config.micro_batch_tokens, size, state, layout, device, stage)
     return Memory(
         parameters=count * size,
         gradients=count * state if trained else 0.0,
         optimizer=0.0 if offloaded else optimizer,
         offloaded=optimizer if offloaded else 0.0,
-        activations=_kept_activations(model, config, layout, stage) if isinstance(config, TrainedModelConfig) else 0.0,
-        working=_working(model, config, device, layout, stage),
+        activations=_kept_activations(at_once, config) if isinstance(config, TrainedModelConfig) else 0.0,
+        working=at_once.training(recompute=config.recompute)
+        if isinstance(config, TrainedModelConfig)
+        else at_once.predicting(),
         between=config.between,
     )
 
@@ -245,9 +246,9 @@ def as_adapted(memory: Memory, model: DecoderConfig, config: ModelConfig, layout
     """The same of a worker that trains the adapters of `model`, and nothing else. The output matrix has no gradient;
     where there are no adapters, matrices' rows are not kept."""
     size, state = BYTES[config.dtype], state_size(config.dtype)
-    trained = parameters_held(model, Cut(0, layout.tp, stage, layout.pp))
+    trained = buffer_length(model, Cut(0, layout.tp, stage, layout.pp))
     again = isinstance(config, TrainedModelConfig) and config.recompute
-    rows = 0 if again else rows_not_kept(model, family_of(model.base), stages(model, layout.pp)[stage])
+    rows = 0 if again else rows_not_kept(model, family_of(model.base), stages(model, layout.pp)[stage], layout.tp)
     share = trained / (memory.gradients / state) if memory.gradients else 0.0
     of_head = 2 * model.vocabulary_size * model.hidden_size / layout.tp * state if model.head == "vocabulary" else 0.0
     return replace(
@@ -255,7 +256,7 @@ def as_adapted(memory: Memory, model: DecoderConfig, config: ModelConfig, layout
         parameters=memory.parameters + trained * size,
         gradients=trained * state,
         optimizer=memory.optimizer * share,
-        activations=memory.activations - config.micro_batch_tokens * rows * size / layout.tp * (layout.pp - stage),
+        activations=memory.activations - config.micro_batch_tokens * rows * size * (layout.pp - stage),
         working=max(memory.working - of_head, memory.working / 2),
         merging=memory.parameters,
     )
@@ -325,8 +326,7 @@ def generating_memory(
     longest_prompt = max(1, longest - generation.max_new_tokens)
     rows = -(-generation.slots // layout.pp)  # of a cohort, of which there are as many as stages
     prefilled = min(config.micro_batch_tokens, rows * longest_prompt)
-    scores = _scores(model, prefilled, longest_prompt, device, layout) * state_size(config.dtype)
-    prefill = _visited(model, prefilled, size, layout, scores)
+    prefill = MicroBatch(model, prefilled, size, state_size(config.dtype), layout, device, stage)
     filtered = generation.top_k > 0 or generation.top_p < 1
     # Logits, at another temperature a copy, probabilities, their running sum in float64; sorted with their tokens.
     numbers = 16 + 4 * (generation.temperature != 1) + 28 * filtered
@@ -334,11 +334,12 @@ def generating_memory(
     head = draws * model.vocabulary_size * model.hidden_size / layout.tp
     packed = _packed(model, Cut(0, layout.tp, stage, layout.pp)) if device == "cpu" and size <= 4 else 0
     tables = draws * model.vocabulary_size * rows * numbers
+    visiting = prefill.visiting(longest=longest_prompt)
     layers, recorded = stages(model, layout.pp)[stage], is_recorded(generation, layout, device)
     return replace(
         memory,
         kv_cache=cached_numbers(model, layers, longest, generation, layout, device, size) * size,
-        drawing=memory.drawing + (head + packed) * size + (prefill + tables if recorded else max(prefill, tables)),
+        drawing=memory.drawing + (head + packed) * size + (visiting + tables if recorded else max(visiting, tables)),
     )
 
 
@@ -349,44 +350,8 @@ def _packed(model: DecoderConfig, cut: Cut) -> int:
     return sum(it.numel for it in parameters if 1 <= it.layer <= model.blocks and len(it.shape) == 2)
 
 
-def _kept_activations(model: DecoderConfig, config: TrainedModelConfig, layout: Layout, stage: int) -> float:
-    """What blocks keep for the backward pass, or what they were given where they make the rest again; a stage those of
-    as many micro-batches as there are stages from it on."""
-    per_token = model.hidden_size if config.recompute else kept_per_token(model)
-    blocks = blocks_of(model, layout.pp, stage) * (layout.pp - stage)
-    return config.micro_batch_tokens * blocks * per_token * BYTES[config.dtype] / layout.tp
-
-
-def _working(model: DecoderConfig, config: ModelConfig, device: str, layout: Layout, stage: int) -> float:
-    """What a micro-batch takes beside the activations that are kept: a block, and after the last one the logits.
-    Labels are at most as many as its tokens. Logits arise in the last stage, a part of each row on each tensor rank."""
-    size, state, tokens = BYTES[config.dtype], state_size(config.dtype), config.micro_batch_tokens
-    logits = model.head == "vocabulary" and stage == layout.pp - 1
-    rows = min(tokens, rows_per_chunk(model.vocabulary_size, device)) if logits else 0
-    vocabulary = model.vocabulary_size / layout.tp
-    table, hidden = rows * vocabulary * state, tokens * model.hidden_size * size
-    scores = _scores(model, tokens, model.max_positions, device, layout) * state
-    if not isinstance(config, TrainedModelConfig):
-        return max(_visited(model, tokens, size, layout, scores), table + 2 * hidden)
-    of_head = 2 * table + 3 * hidden + (2 * vocabulary * model.hidden_size * state if rows else 0)
-    of_block = 2 * hidden + max(numbers_in_mlp(model, tokens) * size / layout.tp, scores)
-    again = config.recompute * tokens * kept_per_token(model) * size / layout.tp
-    return max(of_head, again + of_block)
-
-
-def _visited(model: DecoderConfig, tokens: int, size: int, layout: Layout, scores: float) -> float:
-    """What a block takes at once without gradients: the rows that it is given and adds to, q k v, the first two also as
-    they are turned, attention's output, and its MLP's numbers, or before these the scores, half as many as backward.
-    Of several stages each has rows on their way besides."""
-    attending = 2 * model.hidden_size + 3 * (model.query_size + model.kv_size)
-    number = tokens * size / layout.tp
-    exchanged = number * model.hidden_size * ON_THE_WAY * (layout.pp > 1)
-    return number * attending + max(number * kept_by_mlp(model), scores / 2) + exchanged
-
-
-def _scores(model: DecoderConfig, tokens: int, longest: int, device: str, layout: Layout) -> float:
-    """Numbers that softcapped attention holds at once; other attention holds no scores."""
-    if model.attention_softcap is None:
-        return 0.0
-    seen = max(model.head_dim, min(tokens, longest))
-    return TENSORS * min(most_scores(device), tokens * seen * model.heads / layout.tp)
+def _kept_activations(at_once: MicroBatch, config: TrainedModelConfig) -> float:
+    """What the blocks of a stage keep for the backward pass, of as many micro-batches as there are stages
+    from it on."""
+    blocks = blocks_of(at_once.model, at_once.layout.pp, at_once.stage)
+    return at_once.kept(blocks, recompute=config.recompute) * (at_once.layout.pp - at_once.stage)

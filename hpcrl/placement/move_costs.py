@@ -18,8 +18,8 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.placement.abilities import cut_by, server_of
 from hpcrl.placement.holdings import Holding, holdings, part_holdings, served_holdings
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.memory import STAGED_BYTES
 from hpcrl.placement.moving import Transfer, moves
+from hpcrl.placement.pass_memory import STAGED_BYTES
 from hpcrl.placement.placing import Placed
 from hpcrl.placement.rates import SECOND, Links, Rates
 from hpcrl.placement.shards import stage_parameters

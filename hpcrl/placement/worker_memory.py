@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from hpcrl.config.model import Between
 from hpcrl.dataflow.graph import MFC, Kind
-from hpcrl.placement.memory import STAGED_BYTES, Memory, Models, of_worker
+from hpcrl.placement.memory import Memory, Models, of_worker
+from hpcrl.placement.pass_memory import STAGED_BYTES
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
 
 STATE = ("parameters", "gradients", "optimizer")

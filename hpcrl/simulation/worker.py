@@ -142,14 +142,15 @@ class Worker:
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _gather(self, request: Request) -> None:
         """What others have comes from all of them at once: whoever has most to send is the last."""
-        now, costs, tokens, most = self._clock.now_ns, self._world.durations, self._world.rows.tokens, -1
+        now, costs, made, most = self._clock.now_ns, self._world.durations, self._world.rows.made, -1
         end = now
         for source in request.sources:
             holder = source.holders[0]
             if not isinstance(holder, InMemory):
                 end = max(end, self._read(holder, source.ids))
             elif holder.rank != self._rank:
-                most = max(most, tokens(source.ids))
+                tokens = sum(map(made, source.ids))
+                most = tokens if tokens > most else most
         if most >= 0:
             end = max(end, now + costs.message_ns + round(costs.fetch.nanoseconds(costs.row_bytes * most)))
         self._gathered_ns[request.id] = took = end - now
@@ -164,7 +165,7 @@ class Worker:
         lasts = costs.read_ns
         if isinstance(holder, InSpill):
             lasts = round(costs.disk.nanoseconds(self._bytes(ids)) * self._speed.disk)
-        return min(self._readers, key=lambda lane: lane.free_ns).take(self._clock.now_ns, lasts)
+        return min(self._readers).take(self._clock.now_ns, lasts)
 
     def _bytes(self, ids: tuple[str, ...]) -> int:
         return self._world.durations.row_bytes * self._world.rows.tokens(ids)

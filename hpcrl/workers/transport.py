@@ -18,6 +18,9 @@ from hpcrl.wire.address import LOOPBACK_ONLY, Network
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.wire.messages import Beat, Fetch, Message, Rows
 
+STOOD_STILL_S = 1.0
+"""If a turn takes so much longer than a beat's interval, this process was stopped: that is why it has heard nobody."""
+
 
 @dataclass(frozen=True)
 class TransportArgs:
@@ -111,9 +114,12 @@ class Transport:
 
     def _run(self) -> None:
         next_beat = 0.0
-        self._heard = self._clock()
+        self._heard = before = self._clock()
         while not self._stopping:
             now = self._clock()
+            if now - before > self._args.heartbeat_s + STOOD_STILL_S:
+                self._heard = now
+            before = now
             if now >= next_beat:
                 self._master.send(self.beat())
                 next_beat = now + self._args.heartbeat_s

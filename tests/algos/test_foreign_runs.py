@@ -66,13 +66,13 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(
 
 OPT = {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}
 OTHERS: dict[str, dict[str, int]] = {"opt": OPT, "mamba": {}, "mixtral": {"intermediate_size": 32}}
-FAST_OTHER = ("mixtral", "fsdp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "sizes", "backend"),
     [
-        pytest.param(kind, sizes, backend, marks=() if (kind, backend) == FAST_OTHER else pytest.mark.slow)
+        (kind, sizes, backend)
         for kind, sizes in OTHERS.items()
         for backend in ("native", "fsdp", *(("zero1", "zero2", "zero3") if kind == "mixtral" else ()))
     ],

@@ -42,13 +42,14 @@ def test_help_names_every_command(capsys):
     assert all(f"  {name} " in text for name in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_without_torch(command):
-    code = f"import sys\nfrom hpcrl.cli.main import main\ncode = main([{command!r}, '--help'])\n"
-    code += "assert code == 0 and 'torch' not in sys.modules"
+def test_every_command_explains_itself_without_torch():
+    code = "import sys\nfrom hpcrl.cli.main import COMMANDS, main\n"
+    code += "for command in COMMANDS:\n    print(command, main([command, '--help']), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: hpcrl {command} ")
+    for command in COMMANDS:
+        usage, _, done.stdout = done.stdout.partition(f"\n{command} 0 False\n")
+        assert usage.startswith(f"usage: hpcrl {command} ")
 
 
 def test_version(capsys):

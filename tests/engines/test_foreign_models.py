@@ -30,7 +30,7 @@ from hpcrl.families.stored import check_tensors
 from hpcrl.models.foreign import blocks_of
 from hpcrl.placement.judges import whole_because
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.memory import parameters_held, role_memory
+from hpcrl.placement.memory import buffer_length, role_memory
 from hpcrl.placement.shards import WHOLE
 
 OPTIMIZER = OptimizerConfig(lr=0.01, eps=1.0, grad_clip=0.0, weight_decay=0.1)
@@ -250,7 +250,7 @@ def test_what_is_held_is_what_the_plan_says(kind: str, dtype: str, tmp_path: Pat
     engine = foreign_engine(tmp_path, dtype=DTYPES[dtype], optimizer=OPTIMIZER)
     config = TrainedModelConfig(path=str(tmp_path), dtype=dtype, optimizer=OPTIMIZER, model="transformers")
     model = engine._model.transformer.config
-    planned = role_memory(model, parameters_held(model, WHOLE), config, Layout(1, 1, 1))
+    planned = role_memory(model, buffer_length(model, WHOLE), config, Layout(1, 1, 1))
     held = engine.held()
     for part in ("parameters", "gradients", "optimizer"):
         assert getattr(planned, part) == pytest.approx(held[part], rel=0.02), part

@@ -127,7 +127,7 @@ def test_7b_beside_its_reference_is_too_much_for_80_gb_over_data_alone_on_any_nu
     size = ["actor.path=models/Qwen2.5-7B", "actor.micro_batch_tokens=2048", "generation.slots=32"]
     found = estimated("grpo", models, [*size, "cluster.nodes=4"])
     assert found > FREE
-    assert found == pytest.approx(74.4, abs=0.051)
+    assert found == pytest.approx(74.9, abs=0.051)
 
 
 def test_what_7b_takes_however_many_workers_there_are(models: Path) -> None:

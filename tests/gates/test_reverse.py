@@ -3,6 +3,7 @@
 Whole runs of `hpcrl submit`, so that dynamic sampling and evaluation are the master's own.
 """
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,9 @@ GATES: Mapping[str, tuple[str, Mapping[str, Any], int]] = {
     "remax": ("remax", {}, 300),
 }
 """By name: the algorithm, what its section says, and the number of steps in which it has to learn the task."""
-IN_EACH_RUN_OF_THE_TESTS = {("grpo", 1)}
 KEPT = 0.98
 TASK = "eight letters backwards: share of held-out texts that are wholly right"
 SEEDS = (1, 2, 3)
-
-
-def seeds(gate: str) -> list[Any]:
-    kept = IN_EACH_RUN_OF_THE_TESTS
-    return [pytest.param(gate, seed, marks=[] if (gate, seed) in kept else pytest.mark.slow) for seed in SEEDS]
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +69,8 @@ def test_every_algorithm_with_a_policy_has_a_gate() -> None:
     assert {algorithm for algorithm, _, _ in GATES.values()} == set(policies)
 
 
-@pytest.mark.parametrize(("gate", "seed"), [case for gate in GATES for case in seeds(gate)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("gate", "seed"), [*itertools.product(GATES, SEEDS)])
 def test_a_policy_learns_to_write_backwards(gate: str, seed: int, folder: Path) -> None:
     algorithm, _, steps = GATES[gate]
     learnt = found(run(folder, gate, seed, configuration(folder, gate, seed)), ACCURACY, seed, RIGHT)

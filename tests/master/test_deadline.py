@@ -26,7 +26,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.master.allocation import EVERYTHING
 from hpcrl.master.attempt import END_MARGIN_S
 
-STEPS = 20
+STEPS = 14
 
 
 def experiment(delay_s: float):

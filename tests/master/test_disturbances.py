@@ -331,7 +331,8 @@ def test_a_run_that_is_asked_to_stop_is_not_requeued_and_goes_on_when_resumed(
     assert jobs.wait_for("master", 90) == ExitCode.NEVER_REQUEUE, outputs(run)
     verdict = run.read_verdict(0)
     assert verdict is not None and verdict.state == "stopped"
-    jobs.wait(90)
+    # An agent that meets its master no more does not wait for it until that is lost.
+    assert jobs.wait(40) == {"master": ExitCode.NEVER_REQUEUE, "agent-0": ExitCode.NEVER_REQUEUE}
     finish(run)
     assert remains(run) == undisturbed
 

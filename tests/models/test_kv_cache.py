@@ -2,8 +2,9 @@ import pytest
 import torch
 from support.tiny_models import tiny_config
 
+from hpcrl.data.cached_lengths import LENGTH_STEP, rounded
 from hpcrl.data.slots import Move
-from hpcrl.models.kv_cache import LENGTH_STEP, KVCache, rounded, spare_tokens
+from hpcrl.models.kv_cache import KVCache, spare_tokens
 
 CONFIG = tiny_config(heads=4, kv_heads=2, head_dim=8, blocks=2)
 HEADS = (CONFIG.kv_heads, CONFIG.head_dim)

@@ -107,5 +107,5 @@ def test_rows_worked_on_in_small_pieces_have_the_same_bits(chunk_rows, softcap, 
         return *outputs, *torch.autograd.grad(sum(output.sum() for output in outputs), (hidden, head))
 
     whole = found()
-    monkeypatch.setattr("hpcrl.models.logprobs.CPU_LOGITS", 2 * VOCABULARY)
+    monkeypatch.setattr("hpcrl.data.logit_rows.CPU_PIECE", 2 * VOCABULARY)
     assert all(torch.equal(one, other) for one, other in zip(found(), whole, strict=True))

@@ -27,11 +27,11 @@ from support.tiny_models import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from hpcrl.data.cached_lengths import rounded
 from hpcrl.engines.adapters import adapted_in_flat_buffers
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.families.config import Adapters, DecoderConfig
 from hpcrl.models.decoder import Decoder
-from hpcrl.models.kv_cache import rounded
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.group import Group

@@ -3,6 +3,9 @@
 import pytest
 from support.measured_memory import MODELS, peak
 
+TELLING = ("gemma2", "mixtral")
+"""Whose inference and generation are measured each time: one with a window and caps, and one of experts."""
+
 
 @pytest.mark.parametrize(
     ("call", "name"),
@@ -10,8 +13,12 @@ from support.measured_memory import MODELS, peak
         *(("train", name) for name in MODELS),
         ("train_recompute", "qwen2"),
         ("train_recompute", "mixtral"),
-        *(("inference", name) for name in MODELS if name != "critic"),
-        *(("generate", name) for name in MODELS if name != "critic"),
+        *(
+            (call, name) if name in TELLING else pytest.param(call, name, marks=pytest.mark.slow)
+            for call in ("inference", "generate")
+            for name in MODELS
+            if name != "critic"
+        ),
     ],
 )
 def test_the_most_that_a_role_takes_is_within_a_tenth_of_the_estimate(call: str, name: str) -> None:

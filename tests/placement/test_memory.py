@@ -25,8 +25,11 @@ MODEL = config_from_json(QWEN2_TINY, "config.json")
 """Hidden 32, 2 blocks, 4 heads of 8 (2 for keys and values), 48 in the MLP, vocabulary 64."""
 PER_TOKEN = 4 * 32 + 3 * (32 + 16) + 3 * 48
 """Numbers that a block of it keeps for a backward pass."""
-VISITED = 2 * 32 + 3 * (32 + 16) + 3 * 48
-"""Those that it has at once without one."""
+VISITED = 2 * 32 + 32 + 8 + 3 * 48
+"""Those that it has at once without one: rows before and after, what attention has gathered, what queries are turned
+by, and its MLP's."""
+PICKED = VISITED + 32
+"""Those in the last block, of whose rows some go on after attention."""
 
 
 def test_fp32_training_takes_sixteen_bytes_a_parameter_of_which_dp_shares_the_moments():
@@ -57,8 +60,8 @@ def test_recorded_steps_have_more_rows_and_keep_their_logits_while_prompts_are_r
     config, generation = ModelConfig(path="m"), GenerationConfig(max_new_tokens=15, slots=5, cuda_graphs=recorded)
     made = generating_memory(Memory(), MODEL, config, Layout(), generation, max_prompt_tokens=10, device="cuda")
     plain = generating_memory(Memory(), MODEL, config, Layout(tp=2), generation, max_prompt_tokens=10, device="cuda")
-    assert made.kv_cache == slots * 25 * 2 * (2 * 16) * 4
-    assert plain.kv_cache == 5 * 25 * 2 * 16 * 4
+    assert made.kv_cache == slots * 32 * 2 * (2 * 16) * 4  # of 25 tokens, in steps of 16
+    assert plain.kv_cache == 5 * 32 * 2 * 16 * 4
     tables, prefill = 64 * 5 * 16, 50 * VISITED * 4
     assert made.drawing == 64 * 32 * 4 + (tables + prefill if recorded == "auto" else max(tables, prefill))
 
@@ -66,7 +69,7 @@ def test_recorded_steps_have_more_rows_and_keep_their_logits_while_prompts_are_r
 def test_the_cache_holds_keys_and_values_of_every_block():
     config, generation = ModelConfig(path="m", dtype="bf16"), GenerationConfig(max_new_tokens=15, slots=4)
     memory = generating_memory(Memory(), MODEL, config, Layout(), generation, max_prompt_tokens=10)
-    assert memory.kv_cache == 4 * 25 * 2 * (2 * 16) * 2
+    assert memory.kv_cache == 4 * 32 * 2 * (2 * 16) * 2
 
 
 def test_the_table_of_logits_is_held_with_its_gradient_as_far_as_a_chunk_goes():
@@ -75,27 +78,27 @@ def test_the_table_of_logits_is_held_with_its_gradient_as_far_as_a_chunk_goes():
     for tokens, rows in ((100, 100), (2 * chunk, chunk)):
         trained = role_memory(model, 0, TrainedModelConfig(path="m", micro_batch_tokens=tokens), Layout())
         frozen = role_memory(model, 0, ModelConfig(path="m", micro_batch_tokens=tokens), Layout())
-        assert trained.working == 4 * (2 * rows * vocabulary + 3 * tokens * 32 + 2 * vocabulary * 32)
-        assert frozen.working == max(4 * (rows * vocabulary + 2 * tokens * 32), tokens * VISITED * 4)
+        piece = 8 * vocabulary  # of so many rows, what is made of their logits stays in a cache
+        assert trained.working == 4 * (2 * rows * vocabulary + tokens * (3 * 32 + 8) + 2 * vocabulary * 32)
+        assert frozen.working == 4 * (rows * vocabulary + piece + 2 * tokens * 32)
 
 
 def test_softcapped_attention_holds_scores_of_a_block_of_queries_however_long_texts_are():
     model = replace(MODEL.with_head("value"), attention_softcap=50.0, max_positions=10**6)
     for tokens, scores in ((100, 4 * 100 * 100), (10_000, 2**20)):
         frozen = ModelConfig(path="m", micro_batch_tokens=tokens)
-        assert role_memory(model, 0, frozen, Layout()).working == 4 * (4 * scores + tokens * (VISITED - 3 * 48))
-    cut, whole = (role_memory(model, 0, replace(frozen, micro_batch_tokens=9), Layout(tp=tp)).working for tp in (2, 1))
-    assert whole - cut == 4 * 9 * VISITED / 2
+        attending = 32 + 8 + 3 * (32 + 16) + 32  # rows, what turns them, q k v as they are and turned, two outputs
+        assert role_memory(model, 0, frozen, Layout()).working == 4 * (4 * scores + tokens * attending)
     drawing = [
         generating_memory(Memory(), model, frozen, Layout(), GenerationConfig(max_new_tokens=1000, slots=100), 1000)
         for model in (model, replace(model, attention_softcap=None))
     ]
-    assert drawing[0].drawing - drawing[1].drawing == 4 * (4 * 2**20 - 10_000 * 3 * 48)
+    assert drawing[0].drawing - drawing[1].drawing == 4 * (4 * 2**20 + 10_000 * (attending - VISITED))
 
 
 def test_a_value_head_has_no_logits():
     role = TrainedModelConfig(path="m", micro_batch_tokens=10)
-    assert role_memory(MODEL.with_head("value"), 0, role, Layout()).working == 10 * 4 * (2 * 32 + 4 * 48)
+    assert role_memory(MODEL.with_head("value"), 0, role, Layout()).working == 10 * 4 * (2 * 32 + 8 + 4 * 48)
 
 
 def test_training_keeps_the_activations_of_all_blocks_and_inference_those_of_one_at_a_time():
@@ -106,7 +109,22 @@ def test_training_keeps_the_activations_of_all_blocks_and_inference_those_of_one
     assert trained.activations == 10 * 2 * PER_TOKEN * 4
     assert again.activations == 10 * 2 * 32 * 4
     assert again.working == trained.working + 10 * PER_TOKEN * 4
-    assert (frozen.activations, frozen.working) == (0, 10 * VISITED * 4)
+    assert (frozen.activations, frozen.working) == (0, 10 * PICKED * 4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ranks_that_share_layers_have_all_rows_within_them(device):
+    """Matrices keep the rows that were gathered for them; what gloo has gathered it lets go late."""
+    model, tokens = MODEL.with_head("value"), 10
+    trained, frozen = (
+        role_memory(model, 0, kind(path="m", micro_batch_tokens=tokens), Layout(tp=4), device=device)
+        for kind in (TrainedModelConfig, ModelConfig)
+    )
+    late = 32 + 32 / 4 if device == "cpu" else 0
+    exchanged = 32 + 32 + 32 / 4  # what it has made for all, what they have made for it, the sum of that
+    assert trained.activations == tokens * 4 * 2 * ((PER_TOKEN - 2 * 32) / 4 + 2 * 32)
+    assert trained.working == tokens * 4 * (2 * 32 + exchanged + 8 + late)
+    assert frozen.working == tokens * 4 * (3 * 32 / 4 + 32 / 4 + 8 + late + 48 / 4 + exchanged)
 
 
 def test_without_a_bound_for_prompts_a_sequence_may_fill_all_positions():
@@ -140,7 +158,9 @@ def test_only_roles_with_a_model_are_estimated_and_only_generation_has_a_cache(e
 
 def test_a_critic_has_a_head_of_one_number(experiment):
     roles = estimated(experiment)
-    assert roles["critic"].parameters - roles["actor"].parameters == 4 * (32 + 1)  # the tied embedding stays
+    assert roles["critic"].parameters - roles["actor"].parameters == 4 * (
+        64 + 64
+    )  # two more begin at multiples of 64; the tied embedding stays
 
 
 @pytest.mark.parametrize(

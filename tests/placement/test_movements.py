@@ -9,7 +9,7 @@ from support.experiments import load_config, ppo_values, write_config, write_inp
 
 from hpcrl.config.model import TrainedBetweenConfig
 from hpcrl.families.reader import read_config
-from hpcrl.placement.memory import estimate_models, parameters_held
+from hpcrl.placement.memory import buffer_length, estimate_models, parameters_held
 from hpcrl.placement.movements import Movements, part_of
 from hpcrl.placement.plan import plan_for
 from hpcrl.placement.shards import Cut
@@ -30,8 +30,8 @@ def movements(experiment, actor, **calls):
     return Movements(plan, placed, estimate_models(plan, placed))
 
 
-def size(experiment, cut):
-    return size_in_words(4 * parameters_held(read_config(Path(experiment.actor.path)), cut))
+def size(experiment, cut, count=parameters_held):
+    return size_in_words(4 * count(read_config(Path(experiment.actor.path)), cut))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_cut_in_words(cut, words):
 
 def test_a_stage_receives_the_other_half(experiment):
     told = movements(experiment, {"layout": "p2d2"}, actor_gen={"layout": "d4"})
-    whole = size(experiment, Cut())
+    whole = size(experiment, Cut(), buffer_length)
     assert next(told.holds(2)).startswith("second half of actor (")
     (after,) = told.around(2)
     assert after.startswith("receives its first half (")
@@ -68,10 +68,10 @@ def test_what_is_always_in_the_hosts_memory_is_told_apart_from_what_waits_there(
 
 def test_who_has_nothing_of_a_model_receives_its_part_and_who_is_not_asked_sends(experiment):
     told = movements(experiment, {"mesh": "0", "layout": "d1"}, actor_gen={"layout": "t2", "mesh": "node1"})
-    half = size(experiment, Cut(tp=2))
+    half, room = size(experiment, Cut(tp=2)), size(experiment, Cut(tp=2), buffer_length)
     (receiver,) = told.around(2)
     assert receiver.startswith(f"receives tensor part 1 of 2 of actor ({half})")
-    assert receiver.endswith(f" for actor_gen, then releases {half}")
+    assert receiver.endswith(f" for actor_gen, then releases {room}")
     assert list(told.around(1)) == []
     (sender,) = told.around(0)
     assert sender.startswith("sends ") and sender.endswith(" of actor for actor_gen")

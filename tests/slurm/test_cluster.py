@@ -56,7 +56,7 @@ def test_elements_and_components_have_states_of_their_own(slurm: SlurmCluster) -
     assert slurm.wait_ended(both) == {f"{both}+0": "COMPLETED", f"{both}+1": "COMPLETED"}
 
 
-@pytest.mark.parametrize("partition", ["low", "lowgrace"])
+@pytest.mark.parametrize("partition", ["low", pytest.param("lowgrace", marks=pytest.mark.slow)])
 def test_a_preempted_job_runs_again(slurm: SlurmCluster, partition: str) -> None:
     node = slurm.gpu_nodes[0]
     job = slurm.sbatch(BEATS, f"--partition={partition}", f"--nodelist={node}")

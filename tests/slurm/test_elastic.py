@@ -4,7 +4,7 @@ import pytest
 from support.chaos import started_twice, wait_until
 from support.elastic import Whole, assert_nearly_equal, opened_parts, whole
 from support.slurm_cluster import SlurmCluster
-from support.slurm_runs import SlurmRun, hpcrl, toy_values, undisturbed_run
+from support.slurm_runs import UNDELAYED, SlurmRun, hpcrl, toy_values, undisturbed_run
 
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Opened
@@ -45,7 +45,7 @@ def test_a_run_of_three_nodes_goes_on_with_two_and_then_with_one(slurm: SlurmClu
 
     hpcrl(slurm, "stop", root)
     slurm.wait_no_processes()
-    hpcrl(slurm, "resume", root, "--nodes", "1", "--critic.mesh", "0", "--cluster.topology", "auto")
+    hpcrl(slurm, "resume", root, "--nodes", "1", "--critic.mesh", "0", "--cluster.topology", "auto", *UNDELAYED)
     assert run.jobs("run"), "one node is one job"
     wait_parts(run, 1)
     run.wait_done()
@@ -81,7 +81,7 @@ def test_a_run_moves_from_a_machine_to_slurm_and_back(slurm: SlurmCluster, refer
     hpcrl(slurm, "stop", root)
     slurm.wait_no_processes()
 
-    hpcrl(slurm, "resume", root, "--cluster", "local", "--nodes", "2", "--detach")
+    hpcrl(slurm, "resume", root, "--cluster", "local", "--nodes", "2", "--detach", *UNDELAYED)
     wait_until(lambda: run.verdict == "done", 120, "done")
     assert_nearly_equal(run.run, reference)
     assert started_twice(run.run) == []

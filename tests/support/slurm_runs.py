@@ -19,6 +19,8 @@ from hpcrl.durable.journal import Closed
 from hpcrl.durable.rundir import RunDirectory
 
 STEPS = 30
+UNDELAYED = ("--toy.delay_s", "0")
+"""For `hpcrl resume`, where nothing happens any more but the rest of the run."""
 
 
 def toy_values(partition: str, **cluster: Any) -> dict[str, Any]:
@@ -53,9 +55,9 @@ def toy_values(partition: str, **cluster: Any) -> dict[str, Any]:
     }
 
 
-def undisturbed(folder: Path) -> Remains:
+def undisturbed(folder: Path, steps: int = STEPS) -> Remains:
     """What a run of `toy_values` leaves that nobody disturbs."""
-    return remains(undisturbed_run(folder))
+    return remains(undisturbed_run(folder, steps))
 
 
 def undisturbed_run(folder: Path, steps: int = STEPS) -> RunDirectory:
