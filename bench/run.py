@@ -29,6 +29,7 @@ import moves
 import recording
 import recovery
 import scale
+import scripted
 import scripts
 import searching
 import served
@@ -299,6 +300,13 @@ SECTIONS: Mapping[str, Section] = {
         "a node is lost in the fourth, and another takes its place at once. CPU seconds are those of all of the "
         "master's threads, encryption included, from one step's close to the next; the step with the loss is left out.",
         lambda work, _: scale.scale(work),
+    ),
+    "scripted": Section(
+        "An algorithm as a script",
+        "PPO of examples/addition, 128 rows a step, two workers, as the graph and as a script that asks for the same: "
+        "medians of the time between steps' ends, runs in turn. And a script of 200 calls one after another, on eight "
+        "rows each, of toy roles on four workers: live, and again in a resumed run that has them on disk.",
+        lambda work, _peers: scripted.scripted(work / "scripted"),
     ),
     "searching": Section(
         "Searching for a plan",

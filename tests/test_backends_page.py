@@ -131,7 +131,8 @@ def test_a_plan_says_what_each_needs(here: Path, capsys: pytest.CaptureFixture[s
         needed.append([line[3:9] for line in lines if len(line) > 8 and line[0] in ("actor", "critic")])
     for whole, sharded in zip(*needed, strict=True):
         halves = [float(number) / 2 for number in whole[:4:2]]
-        assert [float(number) for number in sharded[:4:2]] == pytest.approx(halves, rel=0.01)
+        of_half = [float(number) / half for number, half in zip(sharded[:4:2], halves, strict=True)]
+        assert all(0.98 < share <= 1 for share in of_half), "flat buffers have gaps besides, so that parameters align"
         assert sharded[4:] == whole[4:], "AdamW's state is cut by both"
 
 

@@ -1,0 +1,77 @@
+"""What it costs that an algorithm is a script: a step over that of its graph, a recorded call over a live one."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+from demo_runs import ROOT, environment, events_of, hpcrl
+from figures import Figure, median
+
+from hpcrl.durable.rundir import RunDirectory
+
+STEPS, ROUNDS = 24, 3
+FIRST = 4
+"""The steps before warm up."""
+
+
+def scripted(work: Path) -> list[Figure]:
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    return [_steps(work), *_calls(work)]
+
+
+def _steps(work: Path) -> Figure:
+    """PPO of examples/addition, from a model with random parameters, the two in turn."""
+    subprocess.run([sys.executable, "examples/addition/make_data.py", "--out", str(work)], cwd=ROOT, check=True)
+    text = (ROOT / "examples/addition/ppo.yaml").read_text()
+    found: dict[str, list[float]] = {"graph": [], "script": []}
+    for number in range(ROUNDS):
+        for side in ("graph", "script") if number % 2 == 0 else ("script", "graph"):
+            algorithm = "ppo" if side == "graph" else f"{ROOT}/bench/sides/scripted_ppo.py:ALGORITHM"
+            (work / "ppo.yaml").write_text(text.replace("algorithm: ppo", f"algorithm: {algorithm}"))
+            run = work / f"{side}-{number}"
+            given = {
+                "run-dir": run, "data.train": work / "train.jsonl", "data.evaluate": "null", "actor.path": work / "model",
+                "critic.path": work / "model", "control.steps": STEPS, "control.evaluate.steps": "null",
+                "control.checkpoint.seconds": 1000, "data.batch_size": 128,
+            }  # fmt: skip
+            words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+            _hpcrl("submit", str(work / "ppo.yaml"), "--cluster", "local", *words)
+            closed = [row["time"] for row in events_of(RunDirectory(run)) if row["event"] == "step closed"]
+            found[side].append(median([after - before for before, after in pairwise(closed[FIRST:])]))
+    ratio = median([script / graph for script, graph in zip(found["script"], found["graph"], strict=True)])
+    each = ", ".join(f"{s:.3f} : {g:.3f}" for s, g in zip(found["script"], found["graph"], strict=True))
+    return Figure("a PPO step of a script over that of its graph", ratio, "×", "≤ 1.02", f"seconds: {each}")
+
+
+def _calls(work: Path) -> list[Figure]:
+    """The script fails in its second turn, once its calls are on disk, and asks for them again when it is resumed."""
+    algorithm = f"{ROOT}/bench/sides/scripted_calls.py:ALGORITHM"
+    settings = {"algorithm": algorithm, "cluster": {"device": "cpu", "workers_per_node": 4}, "control": {"steps": 2}}
+    (work / "calls.yaml").write_text(json.dumps(settings))
+    run = work / "calls"
+    _hpcrl("submit", str(work / "calls.yaml"), "--cluster", "local", "--run-dir", str(run), folder=work, code=66)
+    _hpcrl("resume", str(run), folder=work)
+    times = [float(line) for line in (work / "seconds").read_text().split()]
+    live, again = times[1], times[-1]
+    return [
+        Figure("a call that is recorded over a live one, of 8 rows on 4 workers", again / live, "×", "≤ 0.3"),
+        Figure("the live call, from the ask until its rows are there", 1e3 * live, "ms"),
+    ]
+
+
+def _hpcrl(*words: str, folder: Path | None = None, code: int = 0) -> None:
+    given = environment() | ({} if folder is None else {"HPCRL_BENCH_FOLDER": str(folder)})
+    done = subprocess.run(hpcrl(*words), cwd=ROOT, env=given, capture_output=True, text=True)
+    if done.returncode != code:
+        raise RuntimeError(f"hpcrl {words[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for figure in scripted(Path("/tmp/w-lead/scripted")):
+        print(figure)
