@@ -130,10 +130,10 @@ def test_a_plan_says_what_each_needs(here: Path, capsys: pytest.CaptureFixture[s
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         needed.append([line[3:9] for line in lines if len(line) > 8 and line[0] in ("actor", "critic")])
     for whole, sharded in zip(*needed, strict=True):
-        halves = [float(number) / 2 for number in whole[:4:2]]
-        of_half = [float(number) / half for number, half in zip(sharded[:4:2], halves, strict=True)]
-        assert all(0.98 < share <= 1 for share in of_half), "flat buffers have gaps besides, so that parameters align"
-        assert sharded[4:] == whole[4:], "AdamW's state is cut by both"
+        expected = [float(number) / cut for number, cut in zip(whole[::2], (2, 2, 1), strict=True)]  # both cut AdamW's
+        shares = [float(number) / all_of_it for number, all_of_it in zip(sharded[::2], expected, strict=True)]
+        assert all(0.98 < share <= 1 for share in shares), "flat buffers have gaps, so that parameters align"
+        assert sharded[1::2] == whole[1::2], "units"
 
 
 def test_what_is_refused_is_refused_in_these_words(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
