@@ -279,6 +279,7 @@ class Agent:
                 if isinstance(envelope.body, Finish):
                     log.write(FinishHeard(envelope.body.exit_code))
                     self.starter.servers.close()  # who waits for one does not hear that it is to leave
+                    self.housekeeper.dismiss()
                     self._end_workers(LEAVE_S)
                     return ExitCode(envelope.body.exit_code)
                 if isinstance(envelope.body, Beat) and envelope.body.heard is not None:

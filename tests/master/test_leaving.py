@@ -3,14 +3,15 @@
 from pathlib import Path
 
 import pytest
-from support.chaos import create_run, toy_experiment
+from support.chaos import begin, create_run, outputs, toy_experiment
+from support.faults import WaitsForAll
 from support.hosts import write_task
 
 from hpcrl.config.cluster import Abilities
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Stopped
+from hpcrl.durable.journal import Archived, Stopped
 from hpcrl.durable.records import Command, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
@@ -41,6 +42,14 @@ def test_the_verdict_is_on_disk_before_anybody_is_told_to_end(tmp_path: Path, mo
     finally:
         signals.close()
     assert [verdict and verdict.state for verdict in seen] == ["stopped"]
+
+
+def test_when_a_run_is_over_everybody_of_a_node_leaves_by_himself(tmp_path: Path) -> None:
+    """Workers and whoever did its chores: an agent that had to kill one would have waited for that first."""
+    run = create_run(tmp_path / "run", toy_experiment(lost_after_s=60.0, start_timeout_s=60.0))
+    jobs = begin(run, "first", WaitsForAll())
+    assert jobs.wait(90) == {"master": 0, "agent-0": 0}, outputs(run)
+    assert any(isinstance(line.event, Archived) for line in read_history(run).lines), "there were chores"
 
 
 def serve(run: RunDirectory) -> ExitCode:

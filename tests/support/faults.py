@@ -16,7 +16,7 @@ from pathlib import Path
 from support.cluster import children_of, command_of
 
 from hpcrl import processes
-from hpcrl.agent import zygote
+from hpcrl.agent import agent, zygote
 from hpcrl.agent.servers import PREFIX
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
@@ -297,6 +297,15 @@ class Slow:
             self.me = point.removeprefix("as ")
         elif point == "build.begin" and self.me == self.role:
             time.sleep(self.seconds)
+
+
+@dataclass
+class WaitsForAll:
+    """An agent that is told to end kills nobody who does not leave by himself, but waits."""
+
+    def __call__(self, point: str) -> None:
+        if point.startswith("as agent-"):
+            agent.LEAVE_S = float("inf")
 
 
 @dataclass
