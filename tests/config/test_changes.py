@@ -113,7 +113,7 @@ def test_all_that_is_wrong_is_said_at_once(ppo):
     assert "what was recorded with another seed would not fit. Submit a new run with seed." in said
     assert "cluster.nods = 2 (command line) is not a setting of algorithm ppo. The nearest is cluster.nodes." in said
     assert "cluster.heartbeat_s = many (command line) must be a number" in said
-    assert "cluster.workers_per_node = 0 must be at least 1" in said
+    assert "cluster.workers_per_node = 0 must be between 1 and 1024" in said
     assert "control.steps = 0 must be at least 1" in said
     assert "actor (command line) has no value" in said
     assert "lr = 1 (command line) is not a setting" in said
