@@ -144,6 +144,9 @@ def nature_of(error: BaseException | None) -> Nature:
 
 
 def _nature(error: BaseException) -> Nature:
+    told: Nature = getattr(error, "nature", "")  # as another process has told it
+    if told:
+        return told
     match error:
         case PeerLostError():
             return "communication"

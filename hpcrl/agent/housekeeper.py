@@ -27,7 +27,7 @@ from hpcrl.durable.indexes import RunIndexes
 from hpcrl.durable.retention import compact_step, remove_parts
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import read_parts, read_spill
-from hpcrl.errors import ExitCode, HpcrlError, StoppedError
+from hpcrl.errors import ExitCode, HpcrlError, StoppedError, nature_of
 from hpcrl.foreign import plain
 from hpcrl.placement.plan import read_plan
 from hpcrl.processes import kill_group
@@ -187,9 +187,10 @@ class Housework:
         except DamagedFileError as error:
             return ChoreFailed(*at, plain(str(error)), int(error.exit_code), error.damage)
         except HpcrlError as error:
-            return ChoreFailed(*at, plain(str(error)), int(error.exit_code))
+            return ChoreFailed(*at, plain(str(error)), int(error.exit_code), nature=nature_of(error))
         except OSError as error:
-            return ChoreFailed(*at, plain(f"{type(error).__name__}: {error}"), int(ExitCode.INTERNAL), elsewhere=True)
+            said = plain(f"{type(error).__name__}: {error}")
+            return ChoreFailed(*at, said, int(ExitCode.INTERNAL), elsewhere=True, nature=nature_of(error))
         except Exception as error:
             told = "".join(traceback.format_exception(error))[-LONGEST_ERROR:]
             return ChoreFailed(*at, plain(told), int(ExitCode.INTERNAL))

@@ -49,6 +49,7 @@ class ChoreError(HpcrlError):
 
     def __init__(self, node: int, told: ChoreFailed) -> None:
         self.exit_code = ExitCode(told.exit_code)  # type: ignore[misc]
+        self.nature = told.nature
         super().__init__(f"the housekeeping of step {told.step} failed on node {node}: {told.error}")
 
 

@@ -8,6 +8,7 @@ import msgspec
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Ids
 from hpcrl.durable.spills import SpillRef
+from hpcrl.errors import Nature
 
 
 # ── master → agent ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -58,6 +59,7 @@ class ChoreFailed(msgspec.Struct, frozen=True, tag=True):
     exit_code: int
     damage: str = ""
     elsewhere: bool = False
+    nature: Nature = ""
 
 
 Chore = KeepStep | RemoveParts
