@@ -31,14 +31,20 @@ def _steps(work: Path) -> Figure:
     found: dict[str, list[float]] = {"graph": [], "script": []}
     for number in range(ROUNDS):
         for side in ("graph", "script") if number % 2 == 0 else ("script", "graph"):
-            algorithm = "ppo" if side == "graph" else f"{ROOT}/bench/sides/scripted_ppo.py:ALGORITHM"
+            algorithm = "ppo" if side == "graph" else f"{ROOT}/tests/support/ppo_script.py:ALGORITHM"
             (work / "ppo.yaml").write_text(text.replace("algorithm: ppo", f"algorithm: {algorithm}"))
             run = work / f"{side}-{number}"
             given = {
-                "run-dir": run, "data.train": work / "train.jsonl", "data.evaluate": "null", "actor.path": work / "model",
-                "critic.path": work / "model", "control.steps": STEPS, "control.evaluate.steps": "null",
-                "control.checkpoint.seconds": 1000, "data.batch_size": 128,
-            }  # fmt: skip
+                "run-dir": run,
+                "data.train": work / "train.jsonl",
+                "data.evaluate": "null",
+                "actor.path": work / "model",
+                "critic.path": work / "model",
+                "control.steps": STEPS,
+                "control.evaluate.steps": "null",
+                "control.checkpoint.seconds": 1000,
+                "data.batch_size": 128,
+            }
             words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
             _hpcrl("submit", str(work / "ppo.yaml"), "--cluster", "local", *words)
             closed = [row["time"] for row in events_of(RunDirectory(run)) if row["event"] == "step closed"]

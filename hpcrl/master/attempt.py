@@ -19,6 +19,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, WorkerEnded, WorkersReady
 from hpcrl.master.allocation import EVERYTHING, AllocationWatch
 from hpcrl.master.attempt_records import AttemptRecords
+from hpcrl.master.chores import Agents
 from hpcrl.master.driver import Driver
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
@@ -34,7 +35,6 @@ from hpcrl.master.script_driver import ScriptDriver
 from hpcrl.master.stalls import Stalls
 from hpcrl.master.stepping import RunData, StepSource
 from hpcrl.master.surroundings import Surroundings
-from hpcrl.master.turns import Agents
 from hpcrl.placement.plan import Plan, plan_under
 from hpcrl.progress import Progress
 from hpcrl.recipes.algorithm import algorithm_of

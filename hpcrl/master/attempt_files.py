@@ -39,10 +39,10 @@ from hpcrl.events import (
 )
 from hpcrl.events import Event as LifeCycle
 from hpcrl.master.attempt_records import Whereabouts
+from hpcrl.master.chores import Crew, Turns
 from hpcrl.master.janitor import Janitor, Retention
 from hpcrl.master.shown import kept_samples
 from hpcrl.master.step_rows import StepRows
-from hpcrl.master.turns import Crew, Turns
 from hpcrl.master.verification import Verification, shards_by_rank
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.layouts import Ranks

@@ -13,7 +13,7 @@ from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.spills import SpillRef
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import Event as LifeCycle
-from hpcrl.master.turns import Crew
+from hpcrl.master.chores import Crew
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import Plan

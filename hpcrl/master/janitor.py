@@ -17,7 +17,7 @@ from hpcrl.durable.retention import prune, prunes_before
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef
 from hpcrl.durable.step_lines import StepLines
-from hpcrl.master.turns import Turns
+from hpcrl.master.chores import Turns
 from hpcrl.wire.chores import ChoreReport, KeepStep, MadePart, RemoveParts
 
 LOST_SHOWN = 5

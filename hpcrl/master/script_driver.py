@@ -245,21 +245,13 @@ class ScriptDriver(Driver):
                 metrics.put(unit, dict(found.done.stats), found.done.settings)
                 metrics.refuse_dropped([found.done])
                 self.dispatcher.restore({unit: InSpill(found.spill.path, found.spill.group)}, [])
+                turn.was_recorded(unit)
+                turn.executed(unit)
             elif (line := self._drift.recorded(unit)) is not None:
                 metrics.put(unit, dict(line.stats), line.settings)
                 self.dispatcher.restore({}, [unit])
-                self._replaying(turn, unit)
-                continue
-            else:
-                continue
-            turn.was_recorded(unit)
-            turn.executed(unit)
-
-    def _replaying(self, turn: OpenTurn, unit: Unit) -> None:
-        """A change that has its line: the script is told at once what was recorded."""
-        turn.was_recorded(unit)
-        number = turn.lines.called[-1].number
-        self._tell_executed(turn, number)
+                turn.was_recorded(unit)
+                self._tell_executed(turn, called.number)  # at once: it is replayed behind the script
 
     def _measure_read(self, turn: OpenTurn, called: Called) -> None:
         """How long the rows are of older attempts that a train_step is going to be given, by which it is shared out."""

@@ -38,7 +38,7 @@ from hpcrl.events import RoleExported, StepCheckpointed, StepClosed
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.planned import Planned
 from hpcrl.master.attempt_records import Whereabouts
-from hpcrl.master.turns import Crew
+from hpcrl.master.chores import Crew
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import Plan

@@ -120,9 +120,7 @@ def in_a_buffer(model: torch.nn.Module) -> int:
 
 
 @pytest.mark.parametrize(("dtype", "size", "widest"), [("fp32", 4, 144), ("bf16", 2, 152)])
-def test_a_plan_counts_its_parameters_and_a_block_of_a_pass(
-    tmp_path: Path, dtype: str, size: int, widest: int
-) -> None:
+def test_a_plan_counts_its_parameters_and_a_block_of_a_pass(tmp_path: Path, dtype: str, size: int, widest: int) -> None:
     """`widest` are the numbers of a token in a block where it has most: with 16 of hidden size, what goes past it, its
     input and output, q, k and v, and what attention makes of them; the MLP's 24 have fewer."""
     write_task(tmp_path)

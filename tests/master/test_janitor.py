@@ -16,8 +16,8 @@ from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import write_spill
 from hpcrl.durable.step_lines import StepLines
+from hpcrl.master.chores import Turns
 from hpcrl.master.janitor import Janitor, Retention
-from hpcrl.master.turns import Turns
 from hpcrl.wire.chores import ChoreDone
 
 MADE, MERGED = FileRef("samples/made", 1, 1), FileRef("spills/merged", 1, 1)

@@ -5,7 +5,7 @@ from support.crew import Table
 
 from hpcrl.durable.files import DamagedFileError, FileRef
 from hpcrl.errors import ExitCode
-from hpcrl.master.turns import TRIES, ChoreError, Turns
+from hpcrl.master.chores import TRIES, ChoreError, Turns
 from hpcrl.wire.chores import ChoreDone, ChoreFailed, RemoveParts
 
 MADE = FileRef("made", 1, 1)
