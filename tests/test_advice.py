@@ -1415,6 +1415,9 @@ ELSEWHERE = {
     "placement/search_inputs.py: Give the JSON file that `hpcrl profile` writes: of a CONFIG, or --from RUN.": SEARCHED,
     "placement/search_inputs.py: Leave search.device out, or set cluster.device.": SEARCHED,
     "placement/search_inputs.py: Name a run's directory, or a file.": SEARCHED,
+    "placement/search_inputs.py: Set one of them to null.": (
+        "placement/test_search_inputs.py::test_lengths_that_are_said_twice_or_make_no_sense_are_refused"
+    ),
     "placement/search_inputs.py: Set search.device to one of these, or search.profile.": SEARCHED,
     "placement/search_inputs.py: Set {}.dtype, or search.device or search.profile to another.": SEARCHED,
     "placement/settling.py: Set allocation to heuristic.": (

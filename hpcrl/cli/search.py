@@ -32,6 +32,7 @@ from hpcrl.launch.preflight import capacity_of
 from hpcrl.launch.searched import searched_each
 from hpcrl.placement.allocate import MANUAL
 from hpcrl.placement.node_counts import in_words
+from hpcrl.placement.search_inputs import says_lengths
 from hpcrl.placement.search_told import OnNumber, PlanTold, RangeTold, SearchTold, told
 from hpcrl.placement.searching import OWN
 from hpcrl.placement.settling import Found, search_for
@@ -39,7 +40,7 @@ from hpcrl.placement.sizes import GIB
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.simulation.ordering import in_simulated_order
 
-SHORT = ("profile", "device", "lengths", "proposals")
+SHORT = ("profile", "device", "lengths", "prompts", "responses", "proposals")
 """Settings of `search` that this command takes without it."""
 WORKERS = ("cluster.nodes", "cluster.workers_per_node")
 """Of the settings of `cluster`, those that a plan is made for."""
@@ -117,7 +118,7 @@ def _on_each_number(
 def _search(experiment: ExperimentConfig, after: RunDirectory | None) -> Found:
     if after is None:
         return search_for(experiment, capacity_of(experiment))
-    asked = experiment if experiment.search.lengths else like(experiment, after)
+    asked = experiment if says_lengths(experiment) else like(experiment, after)
     return search_for(asked, capacity_of(experiment), partial(calibrated, after))
 
 

@@ -45,7 +45,7 @@ from hpcrl.simulation.disturbances import (
 from hpcrl.simulation.ordering import simulated_steps
 from hpcrl.simulation.told import AttemptTold, SimulationTold, told
 
-SHORT = ("profile", "device", "lengths")
+SHORT = ("profile", "device", "lengths", "prompts", "responses")
 """Settings of `search` that this command takes without it."""
 STEPS = 10
 MOST_STEPS = 10_000

@@ -72,7 +72,8 @@ def like(experiment: Any, run: RunDirectory) -> Any:
         lengths_of_run(run.samples)
     except DataError:
         return experiment
-    return replace(experiment, search=replace(experiment.search, lengths=str(run.root)))
+    asked = replace(experiment.search, lengths=str(run.root), prompts=None, responses=None)
+    return replace(experiment, search=asked)
 
 
 def refuse_another(run: RunDirectory, experiment: Any) -> None:

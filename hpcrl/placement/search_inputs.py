@@ -14,6 +14,7 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
+from hpcrl.config.search import SearchConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.allocate import placed_models
@@ -139,29 +140,56 @@ def installed_torch() -> str:
 
 
 def lengths_asked(experiment: Any, rates: Rates | None = None) -> Lengths:
-    """Those of a run or of a file, or of the runs that a profile was taken from, as far as the settings let them; else
-    prompts and responses of half of what they may be, and half of that around it. Reads each model's config.json.
-    Raises ConfigurationError, DataError."""
-    given = experiment.search.lengths
+    """Those of a run or of a file, or by mean and spread, or of the runs that a profile was taken from, as far as the
+    settings let them; else prompts and responses of half of what they may be, and half of that around it. Reads each
+    model's config.json. Raises ConfigurationError, DataError."""
+    asked = experiment.search
     data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
     prompt = None if data is None else data.max_prompt_tokens
     response = None if generation is None else generation.max_new_tokens
     longest = max(1, prompt or _positions(experiment) - (response or 1)), response or _positions(experiment)
-    if given is not None:
-        path = Path(given)
-        if not path.exists():
-            raise ConfigurationError(
-                [f"search.lengths = {given} does not exist."], "Name a run's directory, or a file."
-            )
-        found = lengths_of_run(RunDirectory.look(path).samples) if path.is_dir() else lengths_in(path)
-        return replace(found.cut(*longest), source=f"as in {given}")
-    if rates is not None and rates.ran.texts:
+    if asked.lengths is not None:
+        return _recorded(experiment).cut(*longest)
+    if rates is not None and rates.ran.texts and not says_lengths(experiment):
         found = Lengths(*np.array(rates.ran.texts, np.int64).T)
-        return replace(found.cut(*longest), source=f"as of the runs of {experiment.search.profile}")
+        return replace(found.cut(*longest), source=f"as of the runs of {asked.profile}")
     most = [set_ or min(UNKNOWN, known) for set_, known in zip((prompt, response), longest, strict=True)]
-    prompts, responses = ((max(1.0, it / 2), it / 4) for it in most)
-    found = spread_lengths(prompts, responses, (most[0], most[1]))
-    return replace(found, source="taken to be half of what may be, as there is no --lengths")
+    prompts, responses = (
+        given or (max(1.0, it / 2), it / 4) for given, it in zip((asked.prompts, asked.responses), most, strict=True)
+    )
+    found = spread_lengths(prompts, responses, longest if says_lengths(experiment) else (most[0], most[1]))
+    return replace(found, source=_spread_source(asked))
+
+
+def says_lengths(experiment: Any) -> bool:
+    """Whether its settings say how long texts are."""
+    asked = experiment.search
+    return any(it is not None for it in (asked.lengths, asked.prompts, asked.responses))
+
+
+def _recorded(experiment: Any) -> Lengths:
+    given = experiment.search.lengths
+    if beside := [name for name in ("prompts", "responses") if getattr(experiment.search, name) is not None]:
+        raise ConfigurationError(
+            [f"search.lengths = {given} says how long texts are, and so does search.{it}." for it in beside],
+            "Set one of them to null.",
+        )
+    path = Path(given)
+    if not path.exists():
+        raise ConfigurationError([f"search.lengths = {given} does not exist."], "Name a run's directory, or a file.")
+    found = lengths_of_run(RunDirectory.look(path).samples) if path.is_dir() else lengths_in(path)
+    return replace(found, source=f"as in {given}")
+
+
+def _spread_source(asked: SearchConfig) -> str:
+    given = [name for name in ("prompts", "responses") if getattr(asked, name) is not None]
+    if len(given) == 2:
+        return "by search.prompts and search.responses"
+    guessed = "half of what may be"
+    if given:
+        (other,) = {"prompts", "responses"} - set(given)
+        return f"{given[0]} by search.{given[0]}, {other} taken to be {guessed}"
+    return f"taken to be {guessed}, as there is no --lengths"
 
 
 def _positions(experiment: Any) -> int:

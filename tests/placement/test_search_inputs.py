@@ -70,3 +70,36 @@ def test_texts_are_as_long_as_those_of_the_runs_that_a_profile_was_taken_from(tm
     Path("lengths.jsonl").write_text('{"prompt": 7, "response": 2}')
     given = load_config(Path("ppo.yaml"), ["search.lengths=lengths.jsonl"])
     assert lengths_asked(given, rates).prompts.tolist() == [7]
+
+
+def test_texts_are_as_long_as_a_mean_and_a_spread_say(tmp_path: Path, monkeypatch) -> None:
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    values = ppo_values() | {role: {"path": "model"} for role in ("actor", "critic", "reference")}
+    path = write_config(Path("ppo.yaml"), values | {"data": values["data"] | {"max_prompt_tokens": 400}})
+    found = lengths_asked(load_config(path, ["search.prompts=[60, 20]", "search.responses=[4, 1.5]"]), CPU_CORE)
+    assert (found.prompts.mean(), found.prompts.std()) == pytest.approx((60, 20), rel=0.03)
+    assert (found.responses.mean(), found.responses.std()) == pytest.approx((4, 1.5), rel=0.1)
+    assert found.source == "by search.prompts and search.responses"
+    ran = msgspec.structs.replace(CPU_CORE, ran=Ran(texts=((3, 4),)))
+    half = lengths_asked(load_config(path, ["search.prompts=[60, 0]"]), ran)
+    assert set(half.prompts.tolist()) == {60} and half.responses.std() > 0
+    assert half.source == "prompts by search.prompts, responses taken to be half of what may be"
+    cut = lengths_asked(load_config(path, ["search.prompts=[900, 0]"]), CPU_CORE)
+    assert set(cut.prompts.tolist()) == {400}, "they are as long as the settings let them"
+
+
+def test_lengths_that_are_said_twice_or_make_no_sense_are_refused(tmp_path: Path, monkeypatch) -> None:
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = write_config(tmp_path / "ppo.yaml", ppo_values())
+    (tmp_path / "lengths.jsonl").write_text('{"prompt": 7, "response": 2}')
+    both = load_config(path, [f"search.lengths={tmp_path}/lengths.jsonl", "search.responses=[4, 1]"])
+    with pytest.raises(ConfigurationError, match=r"says how long texts are, and so does search\.responses") as refused:
+        lengths_asked(both, CPU_CORE)
+    assert refused.value.advice == ("Set one of them to null.",)
+    given = ["search.responses=[4, 1]", "search.lengths=null"]
+    assert lengths_asked(load_config(path, given), CPU_CORE).source.startswith("responses by search.responses")
+    with pytest.raises(ConfigurationError, match="a mean of at least 1 and a standard deviation of at least 0"):
+        load_config(path, ["search.responses=[0.5, 1]"])
