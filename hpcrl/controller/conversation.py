@@ -21,6 +21,9 @@ from hpcrl.wire.script_messages import (
     FromScript,
     NextTurn,
     NoMoreTurns,
+    OnceAnswered,
+    OnceAsked,
+    OnceDone,
     RowsAsked,
     RowsAt,
     ScriptBegins,
@@ -43,8 +46,12 @@ class _Turn:
     numbers: dict[str, int] = field(default_factory=dict)
     """Call, as asked for → its number."""
     executed: dict[int, dict[str, float]] = field(default_factory=dict)
+    once: dict[int, str | None] = field(default_factory=dict)
+    """What was done outside of the run, by ask → what came of it; None where it is to be done."""
     unsaid: set[int] = field(default_factory=set)
     """Asks whose rows or statistics the script has read since its last."""
+    is_outside: bool = False
+    """The script does something outside of the run."""
 
 
 class Conversation:
@@ -121,6 +128,11 @@ class Conversation:
                 f"{doing}: it is of step {step}, and step {self._turn.begun.step} has begun.",
                 "Rows and futures live in the turn that made them; keep numbers in run.state.",
             )
+        if self._turn.is_outside:
+            raise misuse(
+                f"{doing}: run.once is not over.",
+                "Ask before it, and give its function what it needs as arguments.",
+            )
 
     def next_name(self, call: str) -> str:
         """What the call is called where it is asked for next."""
@@ -143,6 +155,26 @@ class Conversation:
         )
         turn.unsaid.clear()
         return turn.asks
+
+    def once(self, name: str, arguments: str, do: Callable[[str], str]) -> str:
+        """What `do` gives, told how its ask is called, unless it is recorded: then it is not done. JSON."""
+        turn = self._turn
+        assert turn is not None
+        own, at = f"run.once({name})", place()
+        turn.times[own] += 1
+        call = name if turn.times[own] == 1 else f"{name}_{turn.times[own]}"
+        turn.asks += 1
+        step, number = turn.begun.step, turn.asks
+        self._ask(OnceAsked(step, number, call, arguments, _read(turn), at))
+        turn.unsaid.clear()
+        self._until(lambda: True if number in turn.once else None)
+        if (found := turn.once.pop(number)) is not None:
+            return found
+        turn.is_outside = True
+        result = self._guarded(lambda: do(call))
+        turn.is_outside = False
+        self._ask(OnceDone(step, number, result))
+        return self._until(lambda: turn.once.get(number))
 
     def wait(self, step: int, number: int, doing: str) -> None:
         """Until a call of the open turn is executed."""
@@ -192,6 +224,8 @@ class Conversation:
                 self._told(step, name)
                 if self._turn is not None and self._turn.begun.step == step:
                     self._turn.executed[number] = stats
+            case OnceAnswered(step, number, result) if self._turn is not None and self._turn.begun.step == step:
+                self._turn.once[number] = result
             case _:
                 raise _unexpected(message, "which nothing had asked for")
 

@@ -11,6 +11,7 @@ from hpcrl.controller.computations import Computations
 from hpcrl.controller.run import World, follow
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import SavedRole
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError, StoppedError
 from hpcrl.placement.plan import ModelName, Part
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -34,7 +35,8 @@ class ScriptHost:
         algorithm = algorithm_of(newest)
         self._script = algorithm.script
         computations = Computations(algorithm.forms(newest))
-        self._world = World(algorithm, plan, {**experiments, plan.settings: newest}, computations)
+        identity = RunDirectory(context.run_dir).read_run().digest[:16]
+        self._world = World(algorithm, plan, {**experiments, plan.settings: newest}, computations, identity)
 
     def prepare(self) -> str:
         return ""

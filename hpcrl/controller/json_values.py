@@ -1,4 +1,4 @@
-"""What of a script is kept as JSON: its state from step to step, and the arguments of its computations."""
+"""What of a script is kept as JSON: its state from step to step, arguments of its computations, what came of `once`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from hpcrl.controller.user_code import misuse
 
 MOST_STATE = 1 << 20
-MOST_ARGUMENTS = 1 << 16
+MOST_ARGUMENTS = MOST_RESULT = 1 << 16
 DEEPEST = 50
 """Values within values."""
 
@@ -46,6 +46,18 @@ def arguments(call: str, given: Sequence[Any]) -> tuple[str, list[Any]]:
         )
     read = json.loads(text)
     return text, [old if _is_section(old) else new for old, new in zip(given, read, strict=True)]
+
+
+def result_text(call: str, result: Any) -> str:
+    """What came of `run.once` as it is recorded. Raises UserCodeError."""
+    _check(result, f"what {call} returned", 0)
+    text = json.dumps(result, sort_keys=True, separators=(",", ":"))
+    if len(text) > MOST_RESULT:
+        raise misuse(
+            f"what {call} returned is {len(text)} bytes as JSON, and {MOST_RESULT} are the most.",
+            "Return what the script needs of it, and keep the rest where it is.",
+        )
+    return text
 
 
 def _is_section(value: Any) -> bool:

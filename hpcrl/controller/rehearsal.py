@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from hpcrl.config.experiment import ExperimentConfig, to_dict
-from hpcrl.controller.rehearse import ORDER, TRACE, Order, Trace
+from hpcrl.controller.rehearse import ORDER, TRACE, Asked, Order, Trace
 from hpcrl.dataflow.graph import recipe_name
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.stacks import OWN
-from hpcrl.wire.script_messages import CallAsked, TurnEnded
+from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
 TURNS = 3
 LIMIT_S = 300.0
@@ -75,7 +75,7 @@ def _rehearsed(experiment: ExperimentConfig, turns: int, limit_s: float, compute
     return first
 
 
-def difference(first: Sequence[CallAsked | TurnEnded], again: Sequence[CallAsked | TurnEnded]) -> str:
+def difference(first: Sequence[Asked], again: Sequence[Asked]) -> str:
     """The first thing that a script asked otherwise the second time, in words; "" where there is none."""
     for one, two in zip_longest(first, again):
         if what := _differs(one, two):
@@ -83,11 +83,13 @@ def difference(first: Sequence[CallAsked | TurnEnded], again: Sequence[CallAsked
     return ""
 
 
-def _differs(one: CallAsked | TurnEnded | None, two: CallAsked | TurnEnded | None) -> str:
+def _differs(one: Asked | None, two: Asked | None) -> str:
     if one is None or two is None or type(one) is not type(two) or one.step != two.step:
         return f"First {_said(one)}, then {_said(two)}."
     if isinstance(one, CallAsked) and isinstance(two, CallAsked):
         return _calls_differ(one, two)
+    if isinstance(one, OnceAsked) and isinstance(two, OnceAsked):
+        return _onces_differ(one, two)
     assert isinstance(one, TurnEnded) and isinstance(two, TurnEnded)
     where = f"At the end of step {one.step}, {_places(one.at, two.at)},"
     if one.state != two.state:
@@ -114,6 +116,15 @@ def _calls_differ(one: CallAsked, two: CallAsked) -> str:
     return ""
 
 
+def _onces_differ(one: OnceAsked, two: OnceAsked) -> str:
+    if one.call != two.call:
+        return f"First {_said(one)}, then {_said(two)}."
+    if one.arguments != two.arguments:
+        where = f"In step {one.step}, {_places(one.at, two.at)}, run.once({one.call}) was"
+        return f"{where} with the arguments {one.arguments}, then with {two.arguments}."
+    return ""
+
+
 def _pair(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     """`["beta"] was 1, then 2`, of the first key that differs."""
     key = next(
@@ -123,10 +134,12 @@ def _pair(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     return f"[{key!r}] was {said[0]}, then {said[1]}"
 
 
-def _said(it: CallAsked | TurnEnded | None) -> str:
+def _said(it: Asked | None) -> str:
     match it:
         case CallAsked():
             return f"{it.at} asked for {it.call} in step {it.step}"
+        case OnceAsked():
+            return f"{it.at} came to run.once({it.call}) in step {it.step}"
         case TurnEnded():
             return f"{it.at} ended step {it.step}"
     return "the script had returned"

@@ -23,7 +23,9 @@ from hpcrl.errors import HpcrlError
 from hpcrl.placement.plan import plan_for
 from hpcrl.processes import die_with_parent
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
-from hpcrl.wire.script_messages import CallAsked, TurnEnded
+from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
+
+Asked = CallAsked | OnceAsked | TurnEnded
 
 ORDER, TRACE = "order.json", "trace.json"
 
@@ -47,9 +49,9 @@ class Order(msgspec.Struct, frozen=True):
 
 # ── rehearsal → submit ────────────────────────────────────────────────────────────────────────────────────────────────
 class Trace(msgspec.Struct, frozen=True):
-    """What the script asked for, its calls and the ends of its turns; and what it failed with."""
+    """What the script asked for, what it would have done elsewhere, how its turns ended; and what it failed with."""
 
-    asked: tuple[CallAsked | TurnEnded, ...]
+    asked: tuple[Asked, ...]
     error: str = ""
     advice: tuple[str, ...] = ()
 
@@ -79,7 +81,8 @@ def rehearse(order: Order) -> Trace:
         computations = Computations(algorithm.forms(experiment))
         recorded = read_computed(Path(order.computed), order.first) if order.state else {}
         stand_in = StandIn(algorithm, experiment, computations, order.first, order.last, order.state, recorded)
-        follow(algorithm.script, stand_in, World(algorithm, plan_for(experiment), {0: experiment}, computations))
+        world = World(algorithm, plan_for(experiment), {0: experiment}, computations, rehearses=True)
+        follow(algorithm.script, stand_in, world)
     except HpcrlError as error:
         text = str(error)
         for advice in error.advice:
@@ -90,8 +93,8 @@ def rehearse(order: Order) -> Trace:
     return Trace(_asked(stand_in))
 
 
-def _asked(stand_in: StandIn | None) -> tuple[CallAsked | TurnEnded, ...]:
-    return tuple(it for it in stand_in.asked if isinstance(it, CallAsked | TurnEnded)) if stand_in else ()
+def _asked(stand_in: StandIn | None) -> tuple[Asked, ...]:
+    return tuple(it for it in stand_in.asked if isinstance(it, Asked)) if stand_in else ()
 
 
 def shift_clocks(by_s: float) -> None:

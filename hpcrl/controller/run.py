@@ -18,9 +18,9 @@ from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import DataProto, StandsForRows
 from hpcrl.controller.declared import DeclaredCalls
 from hpcrl.controller.groups import Calls, WorkerGroup
-from hpcrl.controller.json_values import state_text
+from hpcrl.controller.json_values import arguments, result_text, state_text
 from hpcrl.controller.line import Line
-from hpcrl.controller.user_code import listed, misuse, told
+from hpcrl.controller.user_code import generators_kept, listed, misuse, place, told
 from hpcrl.controller.view import ExperimentView
 from hpcrl.data.samples import sample_seed
 from hpcrl.dataflow.graph import Dataset
@@ -42,6 +42,10 @@ class World:
     experiments: Mapping[int, Any]
     """Version of the run's settings → experiment."""
     computations: Computations
+    identity: str = ""
+    """Of the run; it has no other's."""
+    rehearses: bool = False
+    """Nothing outside of the run is done."""
 
 
 def follow(script: Script, line: Line, world: World) -> None:
@@ -141,6 +145,32 @@ class Run:
         declared output. `args` are JSON, or sections of the experiment. Gives the rows, or a future of them.
         """
         return self._calls.compute(function, batch, args, name, blocking)
+
+    def once(self, function: Callable[..., Any], *args: Any, rehearsed: Any = None, name: str | None = None) -> Any:
+        """Do something outside of the run: `function(key, *args)`. Gives what it returned, which is JSON of at most 64
+        KiB, once that is on disk; from then on it is not done again. A kill before repeats it, with the same key and
+        arguments: whoever is told may know by the key that he was told before. A rehearsal does nothing, and
+        takes it that `rehearsed` came of it.
+        """
+        wanted = str(name or getattr(function, "__name__", type(function).__name__))
+        turn = self._talk.turn
+        self._talk.current(turn.step if turn else 0, f"run.once({wanted})")
+        text, values = arguments(wanted, args)
+        at = place()
+
+        def do(call: str) -> str:
+            if self._world.rehearses:
+                return result_text(f"rehearsed= of {wanted}", rehearsed)
+            try:
+                with generators_kept():
+                    made = function(f"{self._world.identity}/{self._step}/{call}", *values)
+            except HpcrlError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise UserCodeError(f"{call} ({at}) failed in {self.where}.\n{told(error)}") from error
+            return result_text(call, made)
+
+        return json.loads(self._talk.once(wanted, text, do))
 
     def rng(self, name: str) -> np.random.Generator:
         """Random numbers that follow from the run's seed, the step and this name alone, from the first one on."""

@@ -30,6 +30,9 @@ from hpcrl.wire.script_messages import (
     FromScript,
     NextTurn,
     NoMoreTurns,
+    OnceAnswered,
+    OnceAsked,
+    OnceDone,
     RowsAsked,
     RowsAt,
     ScriptBegins,
@@ -88,6 +91,10 @@ class StandIn:
                     name: self._number(message, name) for name in self._reported.get(self._call(message.call).name, ())
                 }
                 self._answers.append(CallExecuted(message.step, message.number, stats))
+            case OnceAsked(step, number):
+                self._answers.append(OnceAnswered(step, number))
+            case OnceDone(step, number, result):
+                self._answers.append(OnceAnswered(step, number, result))
             case RowsAsked(step, token, ids, inputs):
                 self._rows_asked = message
                 self._answers.append(RowsAt(token, (RowSource(step, FROM_DATA, tuple(inputs), ids, ()),)))

@@ -1,9 +1,14 @@
 """Where a script is when it asks, and how it is told what it does wrong. Knows nothing of what it asks."""
 
+import random
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+import numpy as np
 
 from hpcrl.errors import UserCodeError
 
@@ -31,6 +36,17 @@ def misuse(text: str, advice: str = "") -> UserCodeError:
     """What a script does wrong, with the line where it does."""
     where = place()
     return UserCodeError(f"{where}: {text}" if where else text, advice)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """What is drawn within from the generators of `random` and `numpy.random` leaves them where they were."""
+    theirs, numpys = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(theirs)
+        np.random.set_state(numpys)
 
 
 def told(error: BaseException) -> str:

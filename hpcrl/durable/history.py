@@ -34,6 +34,7 @@ from hpcrl.durable.journal import (
     parse,
 )
 from hpcrl.durable.journals import JournalPart, read_journal, size_of
+from hpcrl.durable.once import Once
 from hpcrl.durable.recent import Older, find_older
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import StepLines, steps_in
@@ -111,7 +112,7 @@ class Gaps:
         if event is None or isinstance(event, Forked):
             self.newest = self.lines = None
             return False
-        if not isinstance(event, Opened | Extended | Chosen | Called | Done | Trained | Closed):
+        if not isinstance(event, Opened | Extended | Chosen | Called | Once | Done | Trained | Closed):
             return False
         if isinstance(event, Opened):
             self.newest, self.lines = event.step, StepLines(event)
@@ -122,15 +123,17 @@ class Gaps:
             return True
         return lines is not None and event.step == lines.step and self._lacks_before(event, lines)
 
-    def _lacks_before(self, event: Extended | Chosen | Called | Done | Trained | Closed, lines: StepLines) -> bool:
+    def _lacks_before(
+        self, event: Extended | Chosen | Called | Once | Done | Trained | Closed, lines: StepLines
+    ) -> bool:
         """Whether an event of the newest step presupposes a line of it that is not there."""
-        if isinstance(event, Extended | Chosen | Called):
+        if isinstance(event, Extended | Chosen | Called | Once):
             lacks = not lines.follows(event)
             self.lines = None if lacks else lines.with_line(event)
             return lacks
         if lines.opened.scripted:
             if isinstance(event, Closed):
-                lacks = event.turn is None or event.turn.calls != len(lines.called)
+                lacks = event.turn is None or event.turn.calls != len(lines.asks)
             else:
                 lacks = event.call not in lines.calls
         elif isinstance(event, Done):

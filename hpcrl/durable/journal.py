@@ -14,6 +14,7 @@ import msgspec
 
 from hpcrl.durable.append_log import AppendLog
 from hpcrl.durable.files import FileRef, Files
+from hpcrl.durable.once import Once
 
 Ids = tuple[str, ...]
 Cuts = tuple[tuple[int, ...], ...]
@@ -99,7 +100,6 @@ class Made(msgspec.Struct, frozen=True):
 
 class Called(_Event, frozen=True):
     """The script has asked for a call, as its `number`-th ask in this step, on the samples `ids`; `at` is where.
-
     `call` is one of the recipe, with `_2` behind it the second time in a step. `inputs`: key of the graph → who made
     its rows, along the ids. `parts`, `partitions`, `minibatches` are as in `Opened`, positions in `ids`. It reads, or
     makes, the `version` of its role's parameters. `arguments` are a computation's, as JSON.
@@ -318,6 +318,7 @@ Event = (
     | Extended
     | Chosen
     | Called
+    | Once
     | Done
     | Trained
     | Blended

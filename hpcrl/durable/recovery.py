@@ -89,7 +89,7 @@ class RecoveryPlan:
     @property
     def older_settings(self) -> frozenset[int]:
         """The versions of the run's settings under which something is executed again, or asked for by its script."""
-        asked = {line.settings for lines in self.opened for line in lines.called}
+        asked = {line.settings for lines in self.opened for line in lines.asks}
         ended = {lines.turn.settings for lines in self.opened if lines.turn is not None}
         return frozenset({*self.settings_of.values(), *asked, *ended})
 

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from hpcrl.durable.journal import Called, Chosen, Closed, Cuts, Event, Extended, Ids, Opened, Turn
+from hpcrl.durable.once import Once
 
 MadeOf = Opened | Extended | Chosen | Called
 
@@ -22,13 +23,15 @@ class Cutting(NamedTuple):
 class StepLines:
     """The lines of one step, as far as they are written. Steps that neither choose nor are scripted have one.
 
-    Of a scripted step `called` are the calls that were asked for, `turn` is how it ended, once it has.
+    Of a scripted step `called` are the calls that were asked for, `once` what its script has done outside of the run;
+    `turn` is how it ended, once it has.
     """
 
     opened: Opened
     extended: tuple[Extended, ...] = ()
     chosen: Chosen | None = None
     called: tuple[Called, ...] = ()
+    once: tuple[Once, ...] = ()
     turn: Turn | None = None
 
     @property
@@ -39,6 +42,11 @@ class StepLines:
     def all(self) -> tuple[MadeOf, ...]:
         """In the order in which they were written."""
         return (self.opened, *self.extended, *(() if self.chosen is None else (self.chosen,)), *self.called)
+
+    @property
+    def asks(self) -> tuple[Called | Once, ...]:
+        """What the script has asked for, by number."""
+        return tuple(sorted((*self.called, *self.once), key=lambda line: line.number))
 
     @property
     def named(self) -> str:
@@ -111,16 +119,19 @@ class StepLines:
                     ids, cuts = self.opened.eval_ids, self.opened.eval_partitions
                 yield Cutting(ids, cuts, line.calls[call])
 
-    def follows(self, line: Extended | Chosen | Called) -> bool:
+    def follows(self, line: Extended | Chosen | Called | Once) -> bool:
         """Whether the line is the next of this step."""
-        if isinstance(line, Called):
-            return self.opened.scripted and line.step == self.step and line.number == len(self.called) + 1
+        if isinstance(line, Called | Once):
+            asks = len(self.called) + len(self.once)
+            return self.opened.scripted and line.step == self.step and line.number == asks + 1
         if self.is_whole or line.step != self.step:
             return False
         return line.round == len(self.rounds) if isinstance(line, Extended) else line.cursor == self.cursor
 
-    def with_line(self, line: Extended | Chosen | Called) -> "StepLines":
+    def with_line(self, line: Extended | Chosen | Called | Once) -> "StepLines":
         """The step with its next line."""
+        if isinstance(line, Once):
+            return replace(self, once=(*self.once, line))
         if isinstance(line, Called):
             return replace(self, called=(*self.called, line))
         if isinstance(line, Extended):
@@ -134,7 +145,7 @@ def steps_in(events: Iterable[Event]) -> dict[int, StepLines]:
     for event in events:
         if isinstance(event, Opened):
             steps[event.step] = StepLines(event)
-        elif isinstance(event, Extended | Chosen | Called) and event.step in steps:
+        elif isinstance(event, Extended | Chosen | Called | Once) and event.step in steps:
             steps[event.step] = steps[event.step].with_line(event)
         elif isinstance(event, Closed) and event.turn is not None and event.step in steps:
             steps[event.step] = replace(steps[event.step], turn=event.turn)

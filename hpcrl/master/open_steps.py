@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hpcrl.durable.journal import Called, Chosen, Extended, Turn
+from hpcrl.durable.once import Once
 from hpcrl.durable.step_lines import StepLines
 
 
@@ -35,7 +36,7 @@ class OpenSteps:
         self._lines[lines.step] = self.last = lines
         self._scores.clear()
 
-    def follow(self, line: Extended | Chosen | Called) -> StepLines:
+    def follow(self, line: Extended | Chosen | Called | Once) -> StepLines:
         """The newest step has one line more: all of it."""
         assert self.last is not None and self.last.follows(line)
         self._lines[line.step] = self.last = self.last.with_line(line)

@@ -14,6 +14,7 @@ from typing import assert_never
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.journal import Called, Done, Event, Ids, Trained, Turn
+from hpcrl.durable.once import Once
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import DataError, InternalError
@@ -22,7 +23,7 @@ from hpcrl.master.driver import Driver
 from hpcrl.master.numerics import Computing
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
-from hpcrl.master.turn import OpenTurn, consumed, keys_of, of_rows, unlike_call, unlike_end
+from hpcrl.master.turn import OpenTurn, consumed, keys_of, of_rows, unlike_ask, unlike_end
 from hpcrl.placement.plan import Plan
 from hpcrl.wire.holders import InSpill
 from hpcrl.wire.script_messages import (
@@ -31,6 +32,9 @@ from hpcrl.wire.script_messages import (
     FromScript,
     NextTurn,
     NoMoreTurns,
+    OnceAnswered,
+    OnceAsked,
+    OnceDone,
     RowsAsked,
     RowsAt,
     ScriptBegins,
@@ -78,6 +82,10 @@ class ScriptDriver(Driver):
                 self._wanted = body
             case CallAsked():
                 self._ask(self._turn(body.step), body)
+            case OnceAsked():
+                self._ask_once(self._turn(body.step), body)
+            case OnceDone():
+                self._done_once(self._turn(body.step), body)
             case TurnEnded():
                 self._end(self._turn(body.step), body)
             case RowsAsked():
@@ -104,6 +112,7 @@ class ScriptDriver(Driver):
         for turn in list(self._turns.values()):
             if turn.ended is not None and not turn.is_over and not any(turn.unexecuted.values()):
                 self._over(turn)
+        self._let_do()
         if self._wanted is not None and all(turn.is_over for turn in self._turns.values()):
             self._begin(self._wanted.step)
 
@@ -133,7 +142,7 @@ class ScriptDriver(Driver):
         closed = step in self._attempt.recovery.closed
         self._turns[step] = OpenTurn(lines, older, closed)
         self.dispatcher.open(step, [], more=True)
-        recorded = [line.settings for line in older.called] if older is not None else []
+        recorded = [line.settings for line in older.asks] if older is not None else []
         if closed and older is not None and older.turn is not None:
             recorded.append(older.turn.settings)
         settings = self._plan.settings
@@ -151,7 +160,7 @@ class ScriptDriver(Driver):
         step, ended = turn.step, turn.ended
         assert ended is not None, "a turn is over after its end"
         versions = {role: self._versions[role] for role in sorted(self._versions)}
-        value = Turn(ended.state, dict(ended.logged), len(turn.lines.called), versions, self._plan.settings)
+        value = Turn(ended.state, dict(ended.logged), len(turn.lines.asks), versions, self._plan.settings)
         self.dispatcher.metrics.log(step, ended.logged)
         self._steps.ended(step, value)
         turn.lines, turn.is_over = self._steps[step], True
@@ -178,11 +187,8 @@ class ScriptDriver(Driver):
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _ask(self, turn: OpenTurn, asked: CallAsked) -> None:
         self._around.fault("master.ask")
-        recorded = turn.of_older(asked.number)
-        if turn.closed and recorded is None:
-            raise self._diverged(turn.step, f"{asked.at or 'it'} asks for {asked.call} where the turn had ended")
-        if found := unlike_call(recorded, asked):
-            raise self._diverged(turn.step, found)
+        recorded = self._recorded(turn, asked)
+        assert not isinstance(recorded, Once), "an ask that is like what was recorded is of its kind"
         mfc = self._plan.call(asked.call)
         called = self._called(asked, mfc) if recorded is None else recorded
         if mfc.changes:
@@ -200,6 +206,15 @@ class ScriptDriver(Driver):
         self._take_over(turn, called, [task.unit for task in tasks])
         if not turn.unexecuted[called.number]:
             self._tell_executed(turn, called.number)
+
+    def _recorded(self, turn: OpenTurn, asked: CallAsked | OnceAsked) -> Called | Once | None:
+        """The line of this ask, if an older attempt has one. Raises ScriptDiverged where it is of another."""
+        recorded = turn.of_older(asked.number)
+        if turn.closed and recorded is None:
+            raise self._diverged(turn.step, f"{asked.at or 'it'} asks for {asked.call} where the turn had ended")
+        if found := unlike_ask(recorded, asked):
+            raise self._diverged(turn.step, found)
+        return recorded
 
     def _called(self, asked: CallAsked, mfc: MFC) -> Called:
         parts, partitions, minibatches = self._source.cut_call(mfc, asked.ids)
@@ -270,8 +285,39 @@ class ScriptDriver(Driver):
             self._tell_executed(turn, number)
 
     def _tell_executed(self, turn: OpenTurn, number: int) -> None:
-        call = turn.lines.called[number - 1].call
+        call = turn.lines.asks[number - 1].call
         self._answer(CallExecuted(turn.step, number, self.dispatcher.metrics.means(turn.step, call)))
+
+    # ── outside of the run ────────────────────────────────────────────────────────────────────────────────────────────
+    def _ask_once(self, turn: OpenTurn, asked: OnceAsked) -> None:
+        self._around.fault("master.ask")
+        recorded = self._recorded(turn, asked)
+        if isinstance(recorded, Once):
+            turn.lines = self._steps.follow(recorded)
+            turn.unexecuted[asked.number] = turn.unrecorded[asked.number] = set()
+            self._answer(OnceAnswered(turn.step, asked.number, recorded.result))
+        else:
+            turn.wants_once(asked)
+
+    def _let_do(self) -> None:
+        """The script may do what it is about to do once all is on disk on which that rests: what is sent out with one
+        key is then always the same."""
+        for turn in self._turns.values():
+            if (asked := turn.once) is not None and turn.may_do:
+                turn.once, turn.doing = None, asked
+                self._answer(OnceAnswered(turn.step, asked.number))
+            if not turn.is_recorded:
+                return
+
+    def _done_once(self, turn: OpenTurn, done: OnceDone) -> None:
+        self._around.fault("master.once")
+        asked = turn.doing
+        assert asked is not None and asked.number == done.number, "it was told to do this"
+        settings = self._plan.settings
+        line = Once(turn.step, asked.number, asked.call, asked.arguments, done.result, settings, asked.at)
+        turn.lines = self._steps.follow(line)
+        turn.unexecuted[line.number] = set()
+        turn.did(line)
 
     def _tell_rows(self, asked: RowsAsked) -> None:
         rows = self.dispatcher.rows
@@ -286,11 +332,11 @@ class ScriptDriver(Driver):
         """A call's other lines follow the line of the ask, which follows those of all that the script had read."""
         lines: list[Event] = []
         while True:
-            called = [line for turn in self._turns.values() for line in turn.writable()]
+            asks = [line for turn in self._turns.values() for line in turn.writable()]
             found = self.dispatcher.lines(self._may_record)
-            if not called and not found:
+            if not asks and not found:
                 return lines
-            lines += called
+            lines += asks
             lines += found
             for line in found:
                 self._note_recorded(line)
@@ -305,6 +351,11 @@ class ScriptDriver(Driver):
 
     def _written(self, lines: Sequence[Event]) -> None:
         """Closed turns are forgotten in `_close`."""
+        for line in lines:
+            if isinstance(line, Once):
+                self._answer(OnceAnswered(line.step, line.number, line.result))
+        if self.dispatcher.sends:
+            self._let_do()
 
     def _close(self, step: int, row: Mapping[str, int | float]) -> None:
         super()._close(step, row)

@@ -9,9 +9,10 @@ from itertools import groupby
 
 from hpcrl.dataflow.tasks import Unit
 from hpcrl.durable.journal import Called, Ids, Made, Turn
+from hpcrl.durable.once import Once
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.master.row_table import Key
-from hpcrl.wire.script_messages import CallAsked, Inputs, TurnEnded
+from hpcrl.wire.script_messages import CallAsked, Inputs, OnceAsked, TurnEnded
 
 
 @dataclass
@@ -30,7 +31,11 @@ class OpenTurn:
     unexecuted: dict[int, set[Unit]] = field(default_factory=dict)
     """By ask; what an older attempt has recorded is left out, though a change may have to be replayed."""
     unrecorded: dict[int, set[Unit]] = field(default_factory=dict)
-    unwritten: list[tuple[Called, frozenset[int]]] = field(default_factory=list)
+    once: OnceAsked | None = None
+    """What the script is about to do outside of the run, until it is told to."""
+    doing: OnceAsked | None = None
+    """What it does there."""
+    unwritten: list[tuple[Called | Once, frozenset[int]]] = field(default_factory=list)
     """Asks without a line yet, each with those whose results the script had read by then."""
     _read: frozenset[int] = frozenset()
     _ask_of: dict[Unit, int] = field(default_factory=dict)
@@ -40,10 +45,10 @@ class OpenTurn:
     def step(self) -> int:
         return self.lines.step
 
-    def of_older(self, number: int) -> Called | None:
+    def of_older(self, number: int) -> Called | Once | None:
         """The line that an older attempt has of this ask."""
-        called = () if self.recorded is None else self.recorded.called
-        return called[number - 1] if number <= len(called) else None
+        asks = () if self.recorded is None else self.recorded.asks
+        return asks[number - 1] if number <= len(asks) else None
 
     def asked(self, called: Called, units: Sequence[tuple[Unit, Ids]], read: Iterable[int], is_recorded: bool) -> None:
         """The script has asked for a call, which `lines` have now, and which is made in these units, each of these
@@ -69,16 +74,38 @@ class OpenTurn:
     def was_recorded(self, unit: Unit) -> None:
         self.unrecorded[self._ask_of[unit]].discard(unit)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether all that was asked for has its lines."""
+        return self.doing is None and not self.unwritten and not any(self.unrecorded.values())
+
+    def wants_once(self, asked: OnceAsked) -> None:
+        """The script is about to do something outside of the run."""
+        self.once = asked
+        self._read |= frozenset(asked.read)
+
+    @property
+    def may_do(self) -> bool:
+        """Whether what it is about to do rests on nothing that is not on disk."""
+        return self.once is not None and not self.unwritten and not any(self.unrecorded[it] for it in self._read)
+
+    def did(self, line: Once) -> None:
+        """It has done what it was told to."""
+        self.doing = None
+        self.unrecorded[line.number] = set()
+        self.unwritten.append((line, self._read))
+
     def may_record(self, unit: Unit) -> bool:
         """Whether the ask that a unit comes from has its line."""
         return unit.call not in self._without_line
 
-    def writable(self) -> Iterator[Called]:
+    def writable(self) -> Iterator[Called | Once]:
         """Lines of asks that may be written now, in order: all that the script had read by then has its lines."""
         while self.unwritten and not any(self.unrecorded[number] for number in self.unwritten[0][1]):
-            called, _ = self.unwritten.pop(0)
-            self._without_line.discard(called.call)
-            yield called
+            line, _ = self.unwritten.pop(0)
+            if isinstance(line, Called):
+                self._without_line.discard(line.call)
+            yield line
 
 
 def consumed(turn: OpenTurn, inputs: Inputs, ids: Ids) -> tuple[Unit, ...]:
@@ -106,13 +133,15 @@ def of_rows(pieces: Sequence[Made], rows: Sequence[int]) -> tuple[Made, ...]:
     return tuple(Made(call, len(list(alike))) for call, alike in groupby(along[row] for row in rows))
 
 
-def unlike_call(recorded: Called | None, asked: CallAsked) -> str:
+def unlike_ask(recorded: Called | Once | None, asked: CallAsked | OnceAsked) -> str:
     """How an ask is another than the one that was recorded in its place; "" where it is the same, or none was."""
     if recorded is None:
         return ""
     where, before = asked.at or "its script", recorded.at or "the script"
-    if asked.call != recorded.call:
-        return f"{where} asks for {asked.call} where {before} had asked for {recorded.call}"
+    if asked.call != recorded.call or isinstance(asked, OnceAsked) != isinstance(recorded, Once):
+        return f"{where} asks for {_named(asked)} where {before} had asked for {_named(recorded)}"
+    if isinstance(asked, OnceAsked) or isinstance(recorded, Once):
+        return _unlike_arguments(recorded, asked)
     if asked.ids != recorded.ids:
         return (
             f"{where} asks for {asked.call} on {_some(asked.ids)} where it had been asked for on {_some(recorded.ids)}"
@@ -123,26 +152,36 @@ def unlike_call(recorded: Called | None, asked: CallAsked) -> str:
         )
         made = _makers(asked.inputs.get(key, ())), _makers(recorded.inputs.get(key, ()))
         return f"{where} gives {asked.call} the {key} of {made[0]} where they had been of {made[1]}"
-    if asked.arguments != recorded.arguments:
-        return f"{where} computes {asked.call} with {asked.arguments} where it had been with {recorded.arguments}"
-    return ""
+    return _unlike_arguments(recorded, asked)
 
 
 def unlike_end(turn: OpenTurn, ended: TurnEnded, recorded: Turn | None) -> str:
     """How the end of a turn is another than the one that was recorded; "" where it is the same, or nothing was."""
-    before = () if turn.recorded is None else turn.recorded.called
-    asked = len(turn.lines.called)
+    before = () if turn.recorded is None else turn.recorded.asks
+    asked = len(turn.lines.asks)
     if asked < len(before):
         lacking = before[asked]
-        return f"the turn ends where {lacking.at or 'the script'} had asked for {lacking.call}"
+        return f"the turn ends where {lacking.at or 'the script'} had asked for {_named(lacking)}"
     if recorded is None:
         return ""
     if asked > recorded.calls:
-        more = turn.lines.called[recorded.calls]
-        return f"{more.at or 'the script'} asks for {more.call} where the turn had ended"
+        more = turn.lines.asks[recorded.calls]
+        return f"{more.at or 'the script'} asks for {_named(more)} where the turn had ended"
     if ended.state != recorded.state:
         return f"run.state ends as {ended.state} where it had ended as {recorded.state}"
     return ""
+
+
+def _unlike_arguments(recorded: Called | Once, asked: CallAsked | OnceAsked) -> str:
+    if asked.arguments == recorded.arguments:
+        return ""
+    does = "does" if isinstance(asked, OnceAsked) else "computes"
+    where = asked.at or "its script"
+    return f"{where} {does} {asked.call} with {asked.arguments} where it had been with {recorded.arguments}"
+
+
+def _named(ask: Called | Once | CallAsked | OnceAsked) -> str:
+    return f"run.once({ask.call})" if isinstance(ask, Once | OnceAsked) else ask.call
 
 
 def _along(pieces: Sequence[Made]) -> Iterator[str]:

@@ -38,6 +38,26 @@ class CallAsked(msgspec.Struct, frozen=True, tag=True):
     at: str = ""
 
 
+class OnceAsked(msgspec.Struct, frozen=True, tag=True):
+    """The script is about to do something outside of the run. `call` is the function's name, counted on as a call's.
+    May it?"""
+
+    step: int
+    number: int
+    call: str
+    arguments: str
+    read: tuple[int, ...] = ()
+    at: str = ""
+
+
+class OnceDone(msgspec.Struct, frozen=True, tag=True):
+    """It has done it; `result` is JSON."""
+
+    step: int
+    number: int
+    result: str
+
+
 class TurnEnded(msgspec.Struct, frozen=True, tag=True):
     """The turn is over: what lives from step to step, as JSON with sorted keys, and the numbers that it logs."""
 
@@ -101,6 +121,14 @@ class CallExecuted(msgspec.Struct, frozen=True, tag=True):
     stats: dict[str, float]
 
 
+class OnceAnswered(msgspec.Struct, frozen=True, tag=True):
+    """It is done, and the line of it is on disk. None: it is to be done; all that the script has read is on disk."""
+
+    step: int
+    number: int
+    result: str | None = None
+
+
 class RowsAt(msgspec.Struct, frozen=True, tag=True):
     """Answers `RowsAsked`."""
 
@@ -108,5 +136,5 @@ class RowsAt(msgspec.Struct, frozen=True, tag=True):
     sources: tuple[RowSource, ...]
 
 
-FromScript = NextTurn | CallAsked | TurnEnded | RowsAsked | ScriptEnded
-ToScript = ScriptBegins | TurnBegun | NoMoreTurns | CallExecuted | RowsAt
+FromScript = NextTurn | CallAsked | OnceAsked | OnceDone | TurnEnded | RowsAsked | ScriptEnded
+ToScript = ScriptBegins | TurnBegun | NoMoreTurns | CallExecuted | OnceAnswered | RowsAt

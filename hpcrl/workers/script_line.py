@@ -9,7 +9,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.errors import StoppedError
 from hpcrl.wire.holders import RowSource
 from hpcrl.wire.messages import Message, Request
-from hpcrl.wire.script_messages import FromScript, ToScript
+from hpcrl.wire.script_messages import FromScript, OnceDone, ToScript
 
 
 class WorkerScriptLine:
@@ -33,7 +33,7 @@ class WorkerScriptLine:
         self._closed = False
 
     def ask(self, message: FromScript) -> None:
-        self.fault("script.ask")
+        self.fault("script.did" if isinstance(message, OnceDone) else "script.ask")
         self._post(message)
 
     def hear(self) -> ToScript:

@@ -65,6 +65,7 @@ OUTSIDE = {
     "a clock's seconds": ("run.state['n'] = int(time.time()) // 60", "", "run.state['n'] was"),
     "how long it took": ("step.log(took=time.monotonic())", "", "step.log['took'] was"),
     "when it was imported": ("step.log(began=began)", "", "step.log['began'] was"),
+    "a clock outside": ("run.once(print, time.time())", "", "with the arguments ["),
     "the order of a set": (
         "order = [*set(batch.ids)]",
         "critic.inference(drawn.reorder(order))",

@@ -14,7 +14,7 @@ from hpcrl.controller.run import follow
 from hpcrl.durable.journal import Made
 from hpcrl.errors import StoppedError, UserCodeError
 from hpcrl.recipes.algorithm import algorithm_of
-from hpcrl.wire.script_messages import CallAsked, NextTurn, RowsAsked, ScriptEnded, TurnEnded
+from hpcrl.wire.script_messages import CallAsked, NextTurn, OnceAsked, OnceDone, RowsAsked, ScriptEnded, TurnEnded
 
 
 def scale(rows, beta):
@@ -283,3 +283,54 @@ def loop_once(run, e):
     for step in run.steps():
         run.group("actor").generate(step.batch())
         break
+
+
+def test_what_is_done_outside_is_told_before_and_after_and_is_not_done_where_it_is_recorded():
+    done = []
+
+    def send(key, number, pair):
+        done.append((key, number, pair, random.random()))
+        return {"number": number, "pair": (1, 2)}
+
+    def script(run, e):
+        (actor,) = run.groups("actor")
+        for step in run.steps():
+            drawn = actor.generate(step.batch())
+            before = random.random()
+            random.seed(step.number)
+            found = run.once(send, step.number, (drawn.stats["loss"], 2))
+            again = run.once(send, step.number, None)
+            assert found == again == {"number": step.number, "pair": [1, 2]}
+            run.state["drawn"] = [before, random.random()]
+
+    said = course(script, turns=2)
+    assert [it for it in said.asked if it.step == 1 and isinstance(it, OnceAsked | OnceDone)] == [
+        OnceAsked(1, 2, "send", "[1,[1.0,2]]", (1,), f"test_run.py:{script.__code__.co_firstlineno + 6}"),
+        OnceDone(1, 2, '{"number":1,"pair":[1,2]}'),
+        OnceAsked(1, 3, "send_2", "[1,null]", (), f"test_run.py:{script.__code__.co_firstlineno + 7}"),
+        OnceDone(1, 3, '{"number":1,"pair":[1,2]}'),
+    ]
+    assert said.ends[0].number == 4
+    assert [it[:3] for it in done] == [
+        ("/1/send", 1, [1.0, 2]),
+        ("/1/send_2", 1, None),
+        ("/2/send", 2, [2.0, 2]),
+        ("/2/send_2", 2, None),
+    ]
+    recorded = {(1, number): '{"number":1,"pair":[1,2]}' for number in (2, 3)}
+    again = course(script, turns=2, done=recorded)
+    assert again.ends == said.ends
+    assert [it[0] for it in done[4:]] == ["/2/send", "/2/send_2"]
+
+
+def test_what_raises_outside_ends_the_script_however_it_is_caught():
+    def send(key):
+        raise OSError("no route")
+
+    def script(run, e):
+        for _ in run.steps():
+            with suppress(Exception):
+                run.once(send)
+
+    with pytest.raises(UserCodeError, match=r"send \(test_run.py:\d+\) failed in step 1.\n(.|\n)*OSError: no route"):
+        course(script)

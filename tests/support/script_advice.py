@@ -12,6 +12,10 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "[*run.steps()]; actor.generate(batch)",
         "actor.generate(batch)",
     ),
+    "conversation.py: Ask before it, and give its function what it needs as arguments.": (
+        "run.once(lambda key: actor.generate(batch).ids)",
+        "run.once(lambda key, ids: ids[0], drawn.ids)",
+    ),
     "groups.py: Rename one.": ("actor.pair(batch); actor.pair(batch)", "actor.pair(batch)"),
     "conversation.py: Rows and futures live in the turn that made them; keep numbers in run.state.": (
         "kept.append(drawn); kept[0].mean('y')",
@@ -77,6 +81,10 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
     "json_values.py: Keep numbers of a step in step.log, and rows in batches.": (
         "run.state['x'] = 'x' * (1 << 20)",
         "step.log(x=1)",
+    ),
+    "json_values.py: Return what the script needs of it, and keep the rest where it is.": (
+        "run.once(lambda key: 'x' * (1 << 16))",
+        "run.once(lambda key: len('x' * (1 << 16)))",
     ),
     "json_values.py: Set its keys instead.": ("run.state = 3", "run.state['x'] = 3"),
     "json_values.py: Test for it, or keep it as text.": (

@@ -23,6 +23,9 @@ from hpcrl.wire.script_messages import (
     FromScript,
     NextTurn,
     NoMoreTurns,
+    OnceAnswered,
+    OnceAsked,
+    OnceDone,
     RowsAsked,
     RowsAt,
     ScriptBegins,
@@ -64,6 +67,7 @@ class FakeMaster:
     late: random.Random | None = None
     stats: Callable[[CallAsked], dict[str, float]] = lambda asked: {"loss": float(asked.step), "norm": 2.0}
     fails: Callable[[FromScript], BaseException | None] = lambda message: None
+    done: Mapping[tuple[int, int], str] = field(default_factory=dict)
     asked: list[FromScript] = field(default_factory=list)
     answers: list[ToScript] = field(default_factory=list)
     rows_asked: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
@@ -88,6 +92,10 @@ class FakeMaster:
             case CallAsked():
                 self._execute(message)
                 self._answer(CallExecuted(message.step, message.number, self.stats(message)))
+            case OnceAsked(step, number):
+                self._answer(OnceAnswered(step, number, self.done.get((step, number))))
+            case OnceDone(step, number, result):
+                self._answer(OnceAnswered(step, number, result))
             case RowsAsked():
                 self._where[message.token] = message
                 source = RowSource(message.step, "", (), message.ids, ())
