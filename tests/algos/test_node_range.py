@@ -13,13 +13,13 @@ from support.ranges import (
     EagerToGrow,
     begin_with,
     changes_of,
-    join,
+    join_in_time,
     leave,
     responses_of,
-    wait_for_nodes,
     wait_for_step,
 )
 
+from hpcrl.durable.attempts import newest_nodes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.ppo import PPOExperiment
 
@@ -70,7 +70,7 @@ def test_models_that_are_trained_on_two_nodes_then_three(
     run = create_run(tmp_path / "run", replace_patience(ranged(task, "2-3"), 1.0))
     jobs = begin_with(run, NONCE, [0, 2], EAGER)
     wait_for_step(run, 1, 120)
-    join(jobs, run, NONCE, 1)
+    join_in_time(jobs, run, NONCE, 1)
     code = jobs.wait_for("master", 180)
     jobs.kill_all()
     assert code == 0, outputs(run)
@@ -111,7 +111,7 @@ def test_whoever_is_killed_while_a_run_grows_its_models_are_the_same(
     strike = Strike(tmp_path, "kill", who, point, "KILL", target, nth=nth)
     jobs = begin_with(run, NONCE, [0, 2], Strikes((EAGER, InLoad(strike))))
     wait_for_step(run, 1, 120)
-    join(jobs, run, NONCE, 1, InLoad(strike))
+    join_in_time(jobs, run, NONCE, 1, InLoad(strike))
     code = jobs.wait_for("master", 180)
     jobs.kill_all()
     assert strike.marker.exists(), f"the strike never came: the test tests nothing\n{outputs(run)}"
@@ -120,7 +120,7 @@ def test_whoever_is_killed_while_a_run_grows_its_models_are_the_same(
         code = jobs.wait_for("master", 180)
         jobs.kill_all()
     assert code == 0, outputs(run)
-    wait_for_nodes(run, 2 if target == "agent-1" else 3, 1.0)
+    assert newest_nodes(run) == {"all": (0, 1, 2), "agent-0": (1, 2), "agent-1": (0, 2)}[target]
     assert_alike(run, reference)
 
 

@@ -12,7 +12,7 @@ from support.chaos import create_run, finish, outputs, remains, started_twice, t
 from support.faults import Strike, Strikes
 
 RANDOM = f"{Path(random_script.__file__)}:ALGORITHM"
-PATIENT = {"lost_after_s": 60.0, "start_timeout_s": 60.0}
+PATIENT = {"lost_after_s": 5.0, "start_timeout_s": 60.0}
 WHERE = [
     ("master", ("master.ask", "master.turn", "master.send", "journal.before", "journal.after", "manifest.published")),
     ("worker-2", ("script.ask", "script.answered", "worker.call", "worker.executed", "spill.published")),

@@ -36,7 +36,7 @@ from hpcrl.errors import ExitCode
 
 FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 ALGORITHM = f"{Path(toy_script.__file__)}:ALGORITHM"
-PATIENT = {"lost_after_s": 60.0, "start_timeout_s": 60.0}
+PATIENT = {"lost_after_s": 5.0, "start_timeout_s": 60.0}
 
 
 def scripted(**cluster: Any) -> Any:

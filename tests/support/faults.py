@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial, partialmethod
 from pathlib import Path
+from typing import Any
 
 from support.cluster import children_of, command_of
 
@@ -177,9 +178,9 @@ class InLoad:
 
 
 def _told_of(
-    self: mailbox.Mailbox, starting: Callable[[mailbox.Mailbox, str], None], strike: Callable[[str], None], what: str
+    self: mailbox.Mailbox, starting: Callable[..., None], strike: Callable[[str], None], what: str, *details: Any
 ) -> None:
-    starting(self, what)
+    starting(self, what, *details)
     if what.startswith("loading ") and "," not in what:
         strike("worker.loading")
 

@@ -9,6 +9,7 @@ from support.cluster import Jobs, no_fault, start_job
 
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Closed
+from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.events import GrowthWeighed, NodesChanged
 from hpcrl.inspect.archives import Archives
@@ -34,6 +35,17 @@ def join(jobs: Jobs, run: RunDirectory, nonce: str, node: int, fault: Callable[[
     """A node comes."""
     jobs.processes[f"agent-{node}"] = start_job(run.root, nonce, f"agent-{node}", fault)
     jobs.write_pids(run.root.parent / "pids")
+
+
+def join_in_time(jobs: Jobs, run: RunDirectory, nonce: str, node: int, fault: Callable[[str], None] = no_fault) -> None:
+    """A node comes before the run is over, however long the machine takes to start it: until it is to be taken in, the
+    run is paused."""
+    run.publish_command(Command("pause", nonce))
+    join(jobs, run, nonce, node, fault)
+    wait_until(
+        lambda: any(it.joins and node in it.spare for it in weighed(run)), 60, f"node {node} weighed\n{outputs(run)}"
+    )
+    run.publish_command(Command("continue", nonce))
 
 
 def leave(jobs: Jobs, node: int) -> None:
