@@ -174,7 +174,8 @@ class StepChosen(LifeCycleEvent, frozen=True, tag="chosen"):
 class CallStalled(LifeCycleEvent, frozen=True, tag="stalled"):
     """A part of a call takes far longer than those before it; the longest of these took `longest_s`. `culprits` are the
     workers that it waits for, `why` what is known of them; `executing` those of them that are at it, and not at another
-    call that they have to end first. Their stacks follow in their logs."""
+    call that they have to end first. Their stacks follow in their logs. Of a run's script, which has asked for nothing
+    and waited for nothing, `stack` is where it is; it is the call `script`."""
 
     step: int
     call: str
@@ -186,6 +187,7 @@ class CallStalled(LifeCycleEvent, frozen=True, tag="stalled"):
     why: str = ""
     doing: dict[int, str] = msgspec.field(default_factory=dict)
     executing: tuple[int, ...] = ()
+    stack: str = ""
 
 
 class CallWentOn(LifeCycleEvent, frozen=True, tag="went on"):

@@ -154,6 +154,13 @@ def where(shown: list[Shown]) -> Frame | None:
     return next(own, frames[0] if frames else None)
 
 
+def innermost(stack: str) -> Frame | None:
+    """The innermost frame of the user's in a traceback's lines, or of any where there is none."""
+    frames = [frame for line in stack.splitlines() if (frame := frame_of(line)) is not None]
+    own = [frame for frame in frames if frame.is_users]
+    return own[-1] if own else next(reversed(frames), None)
+
+
 def frame_of(line: str) -> Frame | None:
     """What a line of stacks, or of a traceback, tells of."""
     found = _FRAME.match(line)

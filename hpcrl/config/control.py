@@ -74,5 +74,8 @@ class ControlConfig:
     rehearse: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Before a run is submitted whose algorithm is a script, try the script: three steps on made-up rows, and two of
     them once more, as after a kill."""
+    script_timeout_s: Annotated[Positive, ChangeClass.PLACEMENT] = 600.0
+    """A script that asks for nothing and waits for nothing for so long is reported as stalled, with the line where it
+    is. Nothing is ended."""
     compact: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Merge the spill files of a closed step into one."""

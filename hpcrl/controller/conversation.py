@@ -6,11 +6,13 @@ Knows neither groups nor batches; of a call it knows its name, its samples and w
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.line import Line
+from hpcrl.controller.silence import Silence
 from hpcrl.controller.user_code import misuse, place
 from hpcrl.data.samples import SequenceSample
 from hpcrl.errors import InternalError
@@ -57,9 +59,16 @@ class _Turn:
 class Conversation:
     """Of one attempt. Used by the thread alone that made it."""
 
-    def __init__(self, line: Line, executed: Callable[[int, str], None] = lambda step, call: None) -> None:
-        """`executed` is told of each call that is executed: its step and its name, as it was asked for."""
+    def __init__(
+        self,
+        line: Line,
+        executed: Callable[[int, str], None] = lambda step, call: None,
+        silence: Silence | None = None,
+    ) -> None:
+        """`executed` is told of each call that is executed: its step and its name, as it was asked for. `silence`
+        hears when the script asks and waits."""
         self._line = line
+        self._silence = silence
         self._told = executed
         self._thread = threading.get_ident()
         self._turn: _Turn | None = None
@@ -201,7 +210,8 @@ class Conversation:
         token = self._tokens
         self._ask(RowsAsked(step, token, ids, dict(columns)))
         sources = self._until(lambda: self._sources.pop(token, None))
-        found = self._guarded(lambda: self._line.rows(ids, sources))
+        with self._resting():
+            found = self._guarded(lambda: self._line.rows(ids, sources))
         turn.unsaid |= {turn.numbers[maker] for maker in makers}
         return found
 
@@ -239,10 +249,16 @@ class Conversation:
             raise self.broken
 
     def _hear(self) -> ToScript:
-        return self._guarded(self._line.hear)
+        with self._resting():
+            return self._guarded(self._line.hear)
 
     def _ask(self, message: FromScript) -> None:
-        self._guarded(lambda: self._line.ask(message))
+        with self._resting():
+            self._guarded(lambda: self._line.ask(message))
+
+    def _resting(self) -> AbstractContextManager[None]:
+        step = self._turn.begun.step if self._turn is not None else 0
+        return nullcontext() if self._silence is None else self._silence.resting(step)
 
     def _guarded(self, act: Callable[[], T]) -> T:
         """What has once broken the line is raised again by all that follows."""

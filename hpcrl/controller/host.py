@@ -9,12 +9,14 @@ from types import MappingProxyType
 
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.run import World, follow
+from hpcrl.controller.silence import Silence
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError, StoppedError
 from hpcrl.placement.plan import ModelName, Part
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.wire.script_messages import ScriptSilent
 from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
 
 
@@ -34,6 +36,7 @@ class ScriptHost:
         experiments = {version: experiment_from(values) for version, values in plan.earlier.items()}
         algorithm = algorithm_of(newest)
         self._script = algorithm.script
+        self._silent_after_s = newest.control.script_timeout_s
         computations = Computations(algorithm.forms(newest))
         identity = RunDirectory(context.run_dir).read_run().digest[:16]
         self._world = World(algorithm, plan, {**experiments, plan.settings: newest}, computations, identity)
@@ -47,12 +50,20 @@ class ScriptHost:
     def _run(self) -> None:
         """Until it returns or raises; told to go, it just stops asking."""
         assert self._script is not None, "only an algorithm with a script has this host"
+        silence = Silence(self._silent_after_s, self._tell_silence, self._tell_silence)
+        silence.watch()
         try:
-            follow(self._script, self._line, self._world)
+            follow(self._script, self._line, self._world, silence)
         except StoppedError:
             pass
         except BaseException as error:
             self._line.failed("the script", error)
+        finally:
+            silence.rests()
+            silence.close()
+
+    def _tell_silence(self, step: int, seconds: float, stack: str = "") -> None:
+        self._line.told(ScriptSilent(step, round(seconds, 1), stack))
 
     def execute(self, work: Work) -> Outcome:
         """What the script computes, by the function that it gave when it asked."""

@@ -20,6 +20,7 @@ from hpcrl.controller.declared import DeclaredCalls
 from hpcrl.controller.groups import Calls, WorkerGroup
 from hpcrl.controller.json_values import arguments, result_text, state_text
 from hpcrl.controller.line import Line
+from hpcrl.controller.silence import Silence
 from hpcrl.controller.user_code import generators_kept, listed, misuse, place, told
 from hpcrl.controller.view import ExperimentView
 from hpcrl.data.samples import sample_seed
@@ -48,14 +49,14 @@ class World:
     """Nothing outside of the run is done."""
 
 
-def follow(script: Script, line: Line, world: World) -> None:
-    """The whole course of a script; returns once it has ended.
+def follow(script: Script, line: Line, world: World, silence: Silence | None = None) -> None:
+    """The whole course of a script; returns once it has ended. `silence` hears when it asks and waits.
 
     Raises:
         UserCodeError: it raised, or does what it must not.
     """
     script = _unguarded(script)
-    talk = Conversation(line, world.computations.forget)
+    talk = Conversation(line, world.computations.forget, silence)
     run = Run(talk, talk.begin(), world)
     try:
         left = script(run, run.experiment)

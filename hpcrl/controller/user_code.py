@@ -2,6 +2,7 @@
 
 import random
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,11 @@ def misuse(text: str, advice: str = "") -> UserCodeError:
     return UserCodeError(f"{where}: {text}" if where else text, advice)
 
 
+def is_shown(file: str) -> bool:
+    """Whether a frame in this file says something of a script."""
+    return not file.startswith(NOT_SHOWN) and file != threading.__file__
+
+
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """What is drawn within from the generators of `random` and `numpy.random` leaves them where they were."""
@@ -52,7 +58,7 @@ def generators_kept() -> Iterator[None]:
 def told(error: BaseException) -> str:
     """An error of the user's code with its own frames."""
     every = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
+    frames = [frame for frame in every if is_shown(frame.filename)]
     text = "".join((*traceback.format_list(frames), *traceback.format_exception_only(error)))
     return text.rstrip()[-SHOWN:]
 

@@ -268,7 +268,7 @@ def _stalled(trail: Trail) -> Found | None:
     who = f"worker-{culprits[0]}" if culprits else ""
     where = f"{event.call} of step {event.step}"
     said = f"{where} has taken {event.seconds:.0f} s: {event.why or 'nobody says for what it waits'}"
-    frames = [seen for rank in culprits if (seen := _seen_at(trail, rank))]
+    frames = [event.stack] if event.stack else [seen for rank in culprits if (seen := _seen_at(trail, rank))]
     confidence: Confidence = "certain" if event.culprits else "likely"
     return Found("hang", confidence, who, where, said, "\n".join(frames), evidence=(told,))
 

@@ -40,7 +40,16 @@ from hpcrl.wire.messages import (
     WorkerHello,
     WorkerReady,
 )
-from hpcrl.wire.script_messages import CallAsked, NextTurn, OnceAsked, OnceDone, RowsAsked, ScriptEnded, TurnEnded
+from hpcrl.wire.script_messages import (
+    CallAsked,
+    NextTurn,
+    OnceAsked,
+    OnceDone,
+    RowsAsked,
+    ScriptEnded,
+    ScriptSilent,
+    TurnEnded,
+)
 
 TICK_MS = 50
 QUICK_TICK_S = 0.005
@@ -278,7 +287,16 @@ class Reactor:
                 self._told_of_itself(body)
             case Moved() | Spilled() | ShardWritten() | ShardsVerified() | ExportWritten():
                 self._report(identity, body)
-            case NextTurn() | CallAsked() | OnceAsked() | OnceDone() | TurnEnded() | RowsAsked() | ScriptEnded():
+            case (
+                NextTurn()
+                | CallAsked()
+                | OnceAsked()
+                | OnceDone()
+                | TurnEnded()
+                | RowsAsked()
+                | ScriptSilent()
+                | ScriptEnded()
+            ):
                 self._report(identity, body)
 
     def _report(self, identity: bytes, body: Report) -> None:

@@ -18,6 +18,7 @@ from hpcrl.durable.once import Once
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import DataError, InternalError
+from hpcrl.events import CallStalled, CallWentOn
 from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.driver import Driver
 from hpcrl.master.numerics import Computing
@@ -25,6 +26,7 @@ from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.master.turn import OpenTurn, consumed, keys_of, of_rows, unlike_ask, unlike_end
 from hpcrl.placement.plan import Plan
+from hpcrl.recipes.algorithm import SCRIPT
 from hpcrl.wire.holders import InSpill
 from hpcrl.wire.script_messages import (
     CallAsked,
@@ -39,6 +41,7 @@ from hpcrl.wire.script_messages import (
     RowsAt,
     ScriptBegins,
     ScriptEnded,
+    ScriptSilent,
     ToScript,
     TurnBegun,
     TurnEnded,
@@ -90,10 +93,22 @@ class ScriptDriver(Driver):
                 self._end(self._turn(body.step), body)
             case RowsAsked():
                 self._tell_rows(body)
+            case ScriptSilent():
+                self._note_silence(body)
             case ScriptEnded():
                 self._no_more_steps = True
             case _:
                 assert_never(body)
+
+    def _note_silence(self, told: ScriptSilent) -> None:
+        at, who = (told.step, SCRIPT, 0), (self._rank,)
+        if told.stack:
+            why = "the script asks for nothing and waits for nothing"
+            self._around.note(
+                CallStalled(*at, who, told.seconds, culprits=who, why=why, executing=who, stack=told.stack)
+            )
+        else:
+            self._around.note(CallWentOn(*at, told.seconds))
 
     def _answer(self, body: ToScript) -> None:
         self._around.send(self._rank, body)

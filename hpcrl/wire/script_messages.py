@@ -78,6 +78,15 @@ class RowsAsked(msgspec.Struct, frozen=True, tag=True):
     inputs: Inputs
 
 
+class ScriptSilent(msgspec.Struct, frozen=True, tag=True):
+    """For so long it has asked for nothing and waited for nothing, in the turn of this step; `stack` is where it is.
+    Without one, that is over."""
+
+    step: int
+    seconds: float
+    stack: str = ""
+
+
 class ScriptEnded(msgspec.Struct, frozen=True, tag=True):
     """It has returned, after so many turns in this attempt or before it."""
 
@@ -136,5 +145,5 @@ class RowsAt(msgspec.Struct, frozen=True, tag=True):
     sources: tuple[RowSource, ...]
 
 
-FromScript = NextTurn | CallAsked | OnceAsked | OnceDone | TurnEnded | RowsAsked | ScriptEnded
+FromScript = NextTurn | CallAsked | OnceAsked | OnceDone | TurnEnded | RowsAsked | ScriptSilent | ScriptEnded
 ToScript = ScriptBegins | TurnBegun | NoMoreTurns | CallExecuted | OnceAnswered | RowsAt

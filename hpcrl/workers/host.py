@@ -43,6 +43,9 @@ class ScriptLine(Protocol):
 
     def ask(self, message: FromScript) -> None: ...
 
+    def told(self, message: FromScript) -> None:
+        """Say something that is no ask."""
+
     def hear(self) -> ToScript:
         """The next that the master says; waits for it."""
         ...

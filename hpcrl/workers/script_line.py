@@ -36,6 +36,9 @@ class WorkerScriptLine:
         self.fault("script.did" if isinstance(message, OnceDone) else "script.ask")
         self._post(message)
 
+    def told(self, message: FromScript) -> None:
+        self._post(message)
+
     def hear(self) -> ToScript:
         answer = self._answers.get()
         if answer is None:

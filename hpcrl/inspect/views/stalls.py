@@ -9,7 +9,7 @@ from hpcrl.event_log import Entry
 from hpcrl.events import CallStalled
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.words import duration
-from hpcrl.stacks import newest, where
+from hpcrl.stacks import innermost, newest, where
 from hpcrl.whereabouts import workers
 
 
@@ -39,10 +39,14 @@ class Stall(msgspec.Struct, frozen=True):
     """Those of them that are at it, and not at another call that they have to end first."""
     why: str
     places: list[Place]
+    stack: str = ""
+    """Of a run's script: where it is."""
 
     def __str__(self) -> str:
         longest = f"longest before: {duration(self.longest_s)}" if self.longest_s else "the first of its kind"
         said = f"{self.call} of step {self.step}, part {self.part}, for {duration(self.seconds)} ({longest})"
+        if self.stack:
+            said = f"the script, in step {self.step}, for {duration(self.seconds)}"
         seen = [f"worker-{it.worker} is at {it.at} (see {it.stacks})" for it in self.places if it.at]
         whom = f"waits for {workers(self.waits_for)}: " if self.waits_for else ""
         return "; ".join([f"{said}: {whom}{self.why}", *seen])
@@ -59,8 +63,10 @@ def _stall(run: RunDirectory, attempt: int, entry: Entry) -> Stall:
     places = []
     for rank in event.culprits or event.ranks:
         path = run.stacks(attempt, f"worker-{rank}")
-        at = where(newest(path))
-        places.append(Place(rank, "" if at is None else str(at), run.files.name(path)))
+        at = innermost(event.stack) if event.stack else where(newest(path))
+        places.append(
+            Place(rank, "" if at is None else str(at), run.files.name(run.events(attempt) if event.stack else path))
+        )
     return Stall(
         step=event.step,
         call=event.call,
@@ -72,4 +78,5 @@ def _stall(run: RunDirectory, attempt: int, entry: Entry) -> Stall:
         executing=event.executing,
         why=event.why,
         places=places,
+        stack=event.stack,
     )
