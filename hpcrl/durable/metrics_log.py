@@ -1,12 +1,15 @@
 """`metrics.jsonl` of an attempt: the rows of all steps that are closed, those of older attempts first.
 
-The journal has them too, line for line in the same order, and alone is believed: what older rows are is read from here
-only where it is known by size and CRC.
+The journal has them too, line for line in the same order, and is believed: what older rows are is read from here only
+where it is known by size and CRC, or where the journal's own line is damaged.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from zlib import crc32
+
+import msgspec
 
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Closed
@@ -40,6 +43,19 @@ class MetricsLog:
 
     def close(self) -> None:
         self._log.close()
+
+
+def rows_shown(run: RunDirectory, attempt: int) -> Iterator[Closed]:
+    """The rows that an attempt's file has, those left out that are no rows any more."""
+    try:
+        data = run.files.read(run.metrics(attempt))
+    except OSError:
+        return
+    for line in data.splitlines():
+        with suppress(ValueError, msgspec.ValidationError):
+            row = msgspec.convert(json.loads(line), dict[str, int | float])
+            if isinstance(step := row.get("step"), int):
+                yield Closed(step, row)
 
 
 def rows_in(data: bytes) -> Iterator[Closed]:

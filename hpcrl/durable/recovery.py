@@ -105,10 +105,12 @@ def plan_recovery(
     changed_by: Mapping[str, str],
     damage: Sequence[str] = (),
     older: Older | None = None,
+    rows: Sequence[Closed] = (),
 ) -> RecoveryPlan:
     """Decide where to go on.
 
-    `events` are the believed ones, which follow `older` ones, `checkpoints` the valid ones, newest first. `spills` maps
+    `events` are the believed ones, which follow `older` ones, `checkpoints` the valid ones, newest first. `rows` close
+    steps whose own lines are damaged. `spills` maps
     the name of every spill that is whole, as the events have it, to the file now. `changed_by` maps the calls that
     change roles, in the order in which a step executes them, to their roles.
     """
@@ -128,7 +130,7 @@ def plan_recovery(
             else:
                 recorded[unit] = found
         replay += _in_order(step.trained, changed_by)
-    closed = (*(() if older is None else older.rows), *(event for event in events if isinstance(event, Closed)))
+    closed = (*rows, *(() if older is None else older.rows), *(event for event in events if isinstance(event, Closed)))
     first = 0 if cut is None else cut
     accepted, numerics = _from_first_to_last(events, older)
     return RecoveryPlan(
@@ -179,7 +181,8 @@ def plan_surveyed(
     survey: Survey, checkpoints: Sequence[Manifest], spills: Mapping[str, FileRef], changed_by: Mapping[str, str]
 ) -> RecoveryPlan:
     """As `plan_recovery`, of what was surveyed."""
-    return plan_recovery(survey.events, checkpoints, spills, changed_by, survey.damage, survey.history.older)
+    older, rows = survey.history.older, survey.rows
+    return plan_recovery(survey.events, checkpoints, spills, changed_by, survey.damage, older, rows)
 
 
 def recover(

@@ -16,6 +16,7 @@ from hpcrl.durable.cuts import misses
 from hpcrl.durable.files import DamagedFileError, FileRef
 from hpcrl.durable.history import History, believed_count, checkpoint_lines, other_bits, read_history
 from hpcrl.durable.journal import Archived, Checkpointed, Closed, Compacted, Done, Event, Opened, Pruned, Trained
+from hpcrl.durable.metrics_log import rows_shown
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef, group_name
@@ -66,7 +67,8 @@ class Leavings:
 class Survey:
     """What of a history is usable: how many lines count, the valid checkpoints (newest first), and the whole spills.
 
-    `manifests` and `spills` map the names in the lines to the files as they are now called.
+    `manifests` and `spills` map the names in the lines to the files as they are now called. `rows` close steps up to
+    the newest checkpoint whose own lines are damaged.
     """
 
     history: History
@@ -75,6 +77,7 @@ class Survey:
     manifests: Mapping[str, FileRef]
     spills: Mapping[str, FileRef]
     damage: tuple[str, ...]
+    rows: tuple[Closed, ...] = ()
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -109,7 +112,20 @@ def survey_of(run: RunDirectory, history: History, changed_roles: Collection[str
     events = [line.event for line in history.lines[:count] if line.event is not None]
     spills = _whole_spills(run, history, events, checkpoints[-1].step if checkpoints else None, damage)
     manifests = {line.manifest.name: history.current(line.manifest) for line, _ in valid}
-    return Survey(history, count, checkpoints, manifests, spills, tuple(damage))
+    rows = _rows_elsewhere(run, history, events, checkpoints[0].step) if history.damage and checkpoints else ()
+    damage += [f"its row of step {row.step} is taken from metrics.jsonl" for row in rows]
+    return Survey(history, count, checkpoints, manifests, spills, tuple(damage), rows)
+
+
+def _rows_elsewhere(run: RunDirectory, history: History, events: Sequence[Event], cut: int) -> tuple[Closed, ...]:
+    """Of steps up to the cut, which have closed, the rows that no line has any more, as `metrics.jsonl` shows them."""
+    known = {event.step for event in events if isinstance(event, Closed)}
+    known |= set() if history.older is None else {row.step for row in history.older.rows}
+    found: dict[int, Closed] = {}
+    for attempt in sorted(history.journals, reverse=True):
+        shown = (row for row in rows_shown(run, attempt) if row.step <= cut and row.step not in known)
+        found = {row.step: row for row in shown} | found
+    return tuple(found.values())
 
 
 def _suffices(survey: Survey, keep: int) -> bool:

@@ -201,9 +201,7 @@ def test_a_stranger_is_not_served(served: Served, monkeypatch: pytest.MonkeyPatc
     """Of another user, whom the folder would not let in either."""
     door, _, _ = served
     monkeypatch.setattr(serve_vllm.os, "getuid", lambda: 12345)
-    with pytest.raises(
-        LostServerError, match=r"or a stranger|without a word"
-    ):  # before or after our greeting
+    with pytest.raises(LostServerError, match=r"or a stranger|without a word"):  # before or after our greeting
         Connection(door, 0, nobody_is_told)
 
 

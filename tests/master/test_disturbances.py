@@ -80,8 +80,19 @@ def test_a_disk_that_is_full_when_an_attempt_closes_does_not_hide_why_it_ended(f
 
 
 def flip(path: Path) -> None:
+    """A bit in its middle; of a journal, in the line of a finished part there."""
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x10
+    at = len(data) // 2
+    if path.name == "journal.jsonl":
+        at = data.index(b'"type":"done"', at)
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+def flip_closing(path: Path) -> None:
+    """A bit in the line that closes the second step."""
+    data = bytearray(path.read_bytes())
+    data[data.index(b'"type":"closed","step":2')] ^= 0x10
     path.write_bytes(data)
 
 
@@ -129,6 +140,18 @@ def test_a_damaged_file_is_treated_as_absent(
     finish(run)
     after = remains(run, damaged=True)
     assert after == undisturbed, outputs(run)
+
+
+def test_a_row_of_metrics_whose_line_is_damaged_is_not_lost(folder: Path, undisturbed: Remains) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    jobs = begin(run, "first", Strike(folder, "kill", "master", "prune.unlink", "KILL", "all", nth=1))
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    flip_closing(run.journal(0))
+    finish(run)
+    assert remains(run, damaged=True) == undisturbed, outputs(run)
+    begun = next(row for row in rows_of(run.events(run.newest_attempt())) if row["event"] == "attempt")
+    assert "its row of step 2 is taken from metrics.jsonl" in begun["recovered"]
 
 
 @pytest.mark.parametrize(("at", "found"), [(-1, " with digest "), (20, "is no shard any more: ")])
