@@ -1262,6 +1262,12 @@ ELSEWHERE = {
         "controller/test_rehearsal.py::test_a_computation_draws_from_a_generator_of_its_own"
     ),
     **{f"controller/{advice}": script_advice.FOLLOWED_BY for advice in script_advice.IN_A_LOOP},
+    "placement/check_calls.py: Set {}.layout to {}, or leave out {}.": (
+        "recipes/test_registered.py::test_what_is_registered_without_stages_is_not_placed_with_some"
+    ),
+    "workers/registered.py: Return texts, finite numbers, true, false, null, lists and dicts; rows go by a mode of "
+    "samples.": "workers/test_registered.py::test_a_value_is_what_json_gives_back",
+    **{f"controller/{advice}": script_advice.METHODS_FOLLOWED_BY for advice in script_advice.OF_METHODS},
     "cli/simulate.py: Write 0 or more.": SIMULATED,
     "cli/simulate.py: Write 1 to {}.": SIMULATED,
     "placement/lengths.py: Lower data.batch_size, or --steps.": (

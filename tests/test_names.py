@@ -25,6 +25,7 @@ ELSEWHERE = {
     "cli/export.py": "transformers and vLLM",
     "cli/main.py": "  hpcrl plan ppo.yaml",
     "cli/new.py": "ppo",
+    "recipes/registered.py": "MEGATRON_COMPUTE",
     "config/yaml_file.py": "`algorithm: ppo` and so on",
     "config/model.py": "native",
 }

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.role import ModelRole, TrainedRole
+from hpcrl.algos.role import ModelRole, TrainedRole, own_digest
 from hpcrl.backends.attention import FLASH
 from hpcrl.data.datasets import open_texts, training_steps
 from hpcrl.data.sample_bytes import from_bytes, to_bytes
@@ -46,6 +47,7 @@ from hpcrl.plugins import load
 from hpcrl.processes import keep_freed_memory
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.registered import perform
 from hpcrl.workers.role import Role
 
 CutBuffers = Callable[[DecoderConfig, Layout, Ranks, int], tuple[Holding, ...]]
@@ -61,6 +63,7 @@ class TorchHost:
         self._context = context
         self._experiment: Any = experiment_from(context.plan.experiment)
         self._algorithm = algorithm_of(self._experiment)
+        self._forms = self._algorithm.forms(self._experiment)
         self._models = models_held(self._experiment)
         self._texts = open_texts(self._experiment, context.datasets)
         keep_freed_memory()
@@ -151,7 +154,9 @@ class TorchHost:
         self._settle(model, work.experiment or self._experiment)
         if (tokens := self._plan.micro_batches.get(call.name)) and model.role in self._models:
             self._state(model).cut(tokens)
-        outcome: Outcome = getattr(self._roles[model], call.method or call.kind)(work, call)
+        checks = self._experiment.control.check_digests and model.role in self._models
+        own = partial(own_digest, self._state(model)) if checks else None
+        outcome = perform(self._roles[model], work, call, self._forms, own)
         if outcome.record is None:
             return outcome
         record = {**outcome.record, **self._digests(model)}

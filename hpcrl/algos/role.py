@@ -1,9 +1,12 @@
 """What the torch host asks of a role that has a model, besides what every host asks of a role."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from hpcrl.engines.engine import Engine
+import torch
+
+from hpcrl.engines.engine import Engine, EngineState
 from hpcrl.workers.role import Role
 
 
@@ -35,3 +38,9 @@ class Forgetful:
 
     def close(self) -> None:
         pass
+
+
+def own_digest(state: EngineState) -> bytes:
+    """Of the parameters that this rank has of a model, whatever it has of them."""
+    own = state.flat()[1].detach().cpu().contiguous()
+    return hashlib.blake2b(own.view(torch.uint8).numpy().tobytes()).digest()

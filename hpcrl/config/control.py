@@ -77,5 +77,8 @@ class ControlConfig:
     script_timeout_s: Annotated[Positive, ChangeClass.PLACEMENT] = 600.0
     """A script that asks for nothing and waits for nothing for so long is reported as stalled, with the line where it
     is. Nothing is ended."""
+    check_digests: Annotated[bool, ChangeClass.PLACEMENT] = False
+    """Compare what each worker has of a role's parameters before and after each registered method that does not change
+    them, which takes time. What a method remembers is compared always."""
     compact: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Merge the spill files of a closed step into one."""

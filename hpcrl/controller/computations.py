@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcrl.controller.user_code import told
 from hpcrl.data.form import Form
+from hpcrl.data.made_rows import in_words, misfit, own_forms, packed
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import HpcrlError, InternalError, UserCodeError
@@ -74,38 +75,10 @@ class Computations:
             raise
         except (Exception, SystemExit) as error:
             raise UserCodeError(f"{where} failed in step {step}.\n{told(error)}") from error
-        if wrong := self._misfit(it.call, len(ids), made):
-            declared = ", ".join(f"{key}: {form.dtype}" for key, form in self._outputs(it.call).items())
+        forms = own_forms(it.call, self._forms)
+        if wrong := misfit(forms, len(ids), made):
             raise UserCodeError(
                 f"{where} {wrong} in step {step}; it has to give a dict of lists, a row for each of its {len(ids)} "
-                f"samples, of {declared}."
+                f"samples, of {in_words(forms)}."
             )
-        return SequenceSample.from_rows(ids, made) if ids else SequenceSample.empty(self._outputs(it.call))
-
-    def _outputs(self, call: MFC) -> dict[str, Form]:
-        """Its own keys and their forms."""
-        own = {graph: key for key, graph in call.output_remap.items()}
-        return {own.get(key, key): self._forms[key] for key in call.outputs}
-
-    def _misfit(self, call: MFC, samples: int, made: Any) -> str:
-        """What is wrong with what a function gave; "" where all is as declared."""
-        declared = self._outputs(call)
-        if not isinstance(made, Mapping):
-            return f"gave a {type(made).__name__}"
-        if set(made) != set(declared):
-            return f"gave the keys {', '.join(map(str, made)) or 'none'}"
-        for key, form in declared.items():
-            rows = [*made[key]] if isinstance(made[key], Sequence | np.ndarray) else None
-            if rows is None:
-                return f"gave a {type(made[key]).__name__} as {key}"
-            if len(rows) != samples:
-                return f"gave {len(rows)} rows of {key}"
-            for row in rows:
-                if not isinstance(row, np.ndarray):
-                    return f"gave a {type(row).__name__} as a row of {key}, which has to be an array of numpy's"
-                if row.ndim != 1 + len(form.trailing) or row.shape[1:] != form.trailing:
-                    shape = ", ".join(("length", *map(str, form.trailing)))
-                    return f"gave a row of {key} of the shape {list(row.shape)}, which has to be [{shape}]"
-                if row.dtype.name != form.dtype:
-                    return f"gave a row of {key} of type {row.dtype.name} (row.astype({form.dtype!r}) is of the other)"
-        return ""
+        return packed(ids, made, forms)

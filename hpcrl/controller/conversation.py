@@ -15,6 +15,7 @@ from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
 from hpcrl.controller.user_code import misuse, place
 from hpcrl.data.samples import SequenceSample
+from hpcrl.durable.journal import Cuts
 from hpcrl.errors import InternalError
 from hpcrl.wire.holders import RowSource
 from hpcrl.wire.script_messages import (
@@ -93,6 +94,13 @@ class Conversation:
         begun, asks = self._turn.begun, self._turn.asks
         return begun.recorded[asks] if asks < len(begun.recorded) else begun.settings
 
+    @property
+    def parts(self) -> int | None:
+        """The parts in which an older attempt has made the next ask; None where none has."""
+        assert self._turn is not None
+        parts, asks = self._turn.begun.parts, self._turn.asks
+        return parts[asks] if asks < len(parts) else None
+
     def begin(self) -> ScriptBegins:
         """Wait until the script is to begin."""
         begins = self._hear()
@@ -149,8 +157,8 @@ class Conversation:
         times = self._turn.times[call] + 1
         return call if times == 1 else f"{call}_{times}"
 
-    def ask(self, call: str, ids: tuple[str, ...], inputs: Columns, arguments: str = "") -> int:
-        """Ask for a call in the open turn; its number."""
+    def ask(self, call: str, ids: tuple[str, ...], inputs: Columns, arguments: str = "", cut: Cuts = ()) -> int:
+        """Ask for a call in the open turn, cut as the master does or in these parts; its number."""
         turn = self._turn
         assert turn is not None
         name = self.next_name(call)
@@ -159,9 +167,8 @@ class Conversation:
         turn.asks += 1
         turn.numbers[name] = turn.asks
         self._calls[turn.begun.step, turn.asks] = name
-        self._ask(
-            CallAsked(turn.begun.step, turn.asks, name, ids, dict(inputs), arguments, _read(turn), self._last_place)
-        )
+        at = self._last_place
+        self._ask(CallAsked(turn.begun.step, turn.asks, name, ids, dict(inputs), arguments, _read(turn), at, cut))
         turn.unsaid.clear()
         return turn.asks
 

@@ -9,10 +9,19 @@ from hpcrl.data.rows.kind import EVAL_PREFIX
 from hpcrl.dataflow.graph import MFC, Dataset
 from hpcrl.families.config import HeadKind
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm
+from hpcrl.recipes.registered import Registered, call_of, registered_methods
 
 INFERENCE: Mapping[HeadKind | None, str] = {"vocabulary": "logprobs", "value": "values"}
 """What an inference is usually called, by what the role's model ends with; else `score`."""
 USUAL = {"generate": ("generate",), "train_step": ("update",), "evaluate": ("evaluate",), "blend": ("blend",)}
+
+
+def registered_of(algorithm: Algorithm, calls: Iterable[MFC]) -> dict[str, Registered]:
+    """Call → its method, of the calls that are registered methods."""
+    methods = {
+        (role, it.method): it for role, kind in algorithm.roles.items() for it in registered_methods(kind.methods)
+    }
+    return {call.name: it for call in calls if (it := methods.get((call.role, call.method))) is not None}
 
 
 @dataclass(frozen=True)
@@ -22,10 +31,13 @@ class DeclaredCalls:
     calls: Sequence[MFC]
     heads: Mapping[str, HeadKind | None] = field(default_factory=dict)
     """Role → what its model ends with."""
+    registered: Mapping[str, Registered] = field(default_factory=dict)
+    """Call → its method, of those that are registered."""
 
     @classmethod
     def of(cls, algorithm: Algorithm, calls: Sequence[MFC]) -> "DeclaredCalls":
-        return cls(calls, {role: kind.head for role, kind in algorithm.roles.items()})
+        heads = {role: kind.head for role, kind in algorithm.roles.items()}
+        return cls(calls, heads, registered_of(algorithm, calls))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -34,6 +46,8 @@ class DeclaredCalls:
 
     def methods(self, call: MFC) -> tuple[str, ...]:
         """By which methods of its group a call is meant."""
+        if call.name in self.registered:
+            return (call.name, call.method)
         if call.kind == "inference":
             usual: tuple[str, ...] = (INFERENCE.get(self.heads.get(call.role), "score"), "inference")
         else:
@@ -43,6 +57,13 @@ class DeclaredCalls:
     def knows(self, role: str, method: str) -> bool:
         """Whether a group has such a method."""
         return any(method in self.methods(call) for call in self.calls if call.role == role)
+
+    def method(self, role: str, name: str) -> Registered | None:
+        """The registered method of this name."""
+        found = (
+            self.registered[call.name] for call in self.calls if call.name in self.registered and call.role == role
+        )
+        return next((it for it in found if name in (it.method, call_of(role, it.method))), None)
 
     def of_role(self, role: str) -> str:
         """Its calls in words, with the methods that mean them."""

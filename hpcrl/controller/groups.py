@@ -10,11 +10,13 @@ from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import Columns, DataProto, StandsForRows, in_script, not_a_batch, refuse_empty
 from hpcrl.controller.declared import DeclaredCalls
 from hpcrl.controller.json_values import arguments
-from hpcrl.controller.results import CallRows, Changed, Future
+from hpcrl.controller.results import CallRows, Changed, CustomRows, Future, Values, numbered
 from hpcrl.controller.user_code import listed, misuse, place
+from hpcrl.controller.ways import PLAIN, Ways, check_items, split_by
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.journal import Made
 from hpcrl.placement.plan import Plan, ReplicaPlan
+from hpcrl.recipes.registered import Custom, Registered
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,43 @@ class Calls:
     talk: Conversation
     declared: DeclaredCalls
     computations: Computations
+    plan: Plan
 
-    def call(self, role: str, method: str, given: StandsForRows | None, name: str | None, blocking: bool) -> Any:
+    def call(self, role: str, method: str, given: Sequence[Any], name: str | None, blocking: bool) -> Any:
         """What a method of a group asks for."""
-        batch = self._batch(given, f"{role}.{method}")
+        doing = f"{role}.{method}"
+        it = self.declared.method(role, method)
+        if it is not None and not it.takes_rows:
+            batch, rest = self._batch(None, doing), given
+        else:
+            batch, rest = self._batch(given[0] if given else None, doing), given[1:]
         call = self.declared.meant(role, method, batch.dataset if batch else "train", name)
+        if it is not None:
+            return self._registered(call, it, batch, rest, doing, blocking)
+        if rest:
+            raise misuse(f"{doing} takes a batch, and nothing else; it got {len(rest)} more.", "Leave them out.")
         if batch is None and call.inputs:
-            raise misuse(f"{role}.{method} needs a batch.", f"Give it one that has {listed(call.inputs)}.")
-        return self._ask(call, batch, f"{role}.{method}", blocking)
+            raise misuse(f"{doing} needs a batch.", f"Give it one that has {listed(call.inputs)}.")
+        return self._ask(call, batch, doing, blocking)
+
+    def _registered(
+        self, call: MFC, it: Registered, batch: DataProto | None, rest: Sequence[Any], doing: str, blocking: bool
+    ) -> Any:
+        """Ask for a registered method."""
+        text, _ = arguments(call.name, rest)
+        parts = self.talk.parts or self.plan.units(call.name)
+        if not it.takes_rows:
+            check_items(it, rest, parts, doing)
+            return self._ask(call, None, doing, blocking, text, ways=Ways(values=parts, single=it.is_single))
+        if batch is None:
+            raise misuse(f"{doing} needs a batch.", f"Give it one that has {listed(call.inputs)}.")
+        if not isinstance(it.dispatch, Custom):
+            return self._ask(call, batch, doing, blocking, text)
+        pieces = split_by(it.dispatch, batch, parts, doing)
+        ways = Ways(tuple(map(len, pieces)), it.dispatch.collect)
+        filled = [piece for piece in pieces if len(piece)]
+        whole = DataProto.concat(filled) if filled else batch[:0]
+        return self._ask(call, whole, doing, blocking, text, ways=ways)
 
     def compute(
         self, function: Function, given: StandsForRows, args: Sequence[Any], name: str | None, blocking: bool
@@ -77,11 +108,12 @@ class Calls:
         blocking: bool,
         text: str = "",
         computation: Computation | None = None,
+        ways: Ways = PLAIN,
     ) -> Any:
         if batch is not None:
             refuse_empty(batch, doing)
         inputs = self._inputs(call, batch, doing) if batch is not None else {}
-        ids = batch.ids if batch is not None else ()
+        ids = batch.ids if batch is not None else numbered(ways.values)
         turn, name = self.talk.turn, self.talk.next_name(call.name)
         assert turn is not None
         if name != call.name and any(name == other.name for other in self.declared.calls):
@@ -89,13 +121,16 @@ class Calls:
         if computation is not None:
             told = Computation(call, computation.function, computation.arguments, place())
             self.computations.register(turn.step, name, told)
-        number = self.talk.ask(call.name, ids, inputs, text)
-        it: CallRows | Changed
-        if call.changes or batch is None:
+        number = self.talk.ask(call.name, ids, inputs, text, ways.cut)
+        it: CallRows | Changed | Values
+        if call.dispatch.values:
+            it = Values(self.talk, turn.step, name, number, call.outputs[0], None if ways.single else ways.values)
+        elif call.changes or batch is None:
             it = Changed(self.talk, turn.step, name, number)
         else:
             columns = dict.fromkeys(call.outputs, (Made(name, len(ids)),))
-            it = CallRows(turn.step, ids, columns, call.dataset, self.talk, self.talk, name, number)
+            rows = (turn.step, ids, columns, call.dataset, self.talk, self.talk, name, number)
+            it = CallRows(*rows) if ways.collect is None else CustomRows(*rows, ways.sizes, ways.collect)
         return Future(it).result() if blocking else Future(it)
 
     def _inputs(self, call: MFC, batch: DataProto, doing: str) -> Columns:
@@ -112,7 +147,8 @@ class Calls:
 
 
 class WorkerGroup:
-    """A role on its workers. Its methods are its calls: `group.generate(batch, name=None, blocking=True)`."""
+    """A role on its workers. Its methods are its calls: `group.generate(batch, name=None, blocking=True)`, and the
+    registered methods of its class, with further arguments."""
 
     def __init__(self, role: str, plan: Plan, calls: Calls) -> None:
         self.role = role
@@ -160,10 +196,8 @@ class WorkerGroup:
             )
         return partial(self._call, method)
 
-    def _call(
-        self, method: str, batch: StandsForRows | None = None, *, name: str | None = None, blocking: bool = True
-    ) -> Any:
-        return self._calls.call(self.role, method, batch, name, blocking)
+    def _call(self, method: str, *given: Any, name: str | None = None, blocking: bool = True) -> Any:
+        return self._calls.call(self.role, method, given, name, blocking)
 
     def __repr__(self) -> str:
         return f"WorkerGroup({self.role}, {self.layout} on workers {listed(self.ranks)})"

@@ -1,11 +1,14 @@
 """What a call gives to the script: a future, and what it becomes, rows or a change."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import DataProto, StandsForRows
 from hpcrl.controller.user_code import listed, misuse
+from hpcrl.durable.journal import Made
 
 
 class Statistics(dict[str, float]):
@@ -55,16 +58,55 @@ class Changed(StandsForRows):
 
 
 @dataclass(frozen=True, eq=False)
+class Values(StandsForRows):
+    """What a method of JSON has returned: a list, in the order of the workers or parts, or the one of the first."""
+
+    talk: Conversation
+    step: int
+    call: str
+    number: int
+    key: str
+    parts: int | None
+    """Of so many; None: of the first head alone."""
+
+    def read(self) -> Any:
+        ids = numbered(self.parts or 1)
+        rows = self.talk.read(self.step, ids, {self.key: (Made(self.call, len(ids)),)}).rows(self.key)
+        found = [json.loads(row.tobytes()) for row in rows]
+        return found[0] if self.parts is None else found
+
+    def as_batch(self) -> DataProto:
+        raise misuse(f"{self.call} returns values and no rows, so it is nothing to put into a batch.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CustomRows(CallRows):
+    """The rows of a method whose parts are cut, and put together, in a way of its own."""
+
+    sizes: tuple[int, ...]
+    collect: Callable[[list[Any]], Any]
+
+    def read(self) -> Any:
+        """What is collected of them."""
+        return self.collect(self.split([size for size in self.sizes if size]))
+
+
+@dataclass(frozen=True, eq=False)
 class Future(StandsForRows):
     """A call that is asked for. In a union it stands for its rows, before there are any."""
 
-    gives: CallRows | Changed
+    gives: CallRows | Changed | Values
 
-    def result(self) -> CallRows | Changed:
-        """The rows, or the change; waits until it is executed."""
+    def result(self) -> Any:
+        """The rows, the change, or the values; waits until it is executed."""
         it = self.gives
         it.talk.wait(it.step, it.number, f"{it.call}'s result")
-        return it
+        return it.read() if isinstance(it, Values | CustomRows) else it
 
     def as_batch(self) -> DataProto:
         return self.gives.as_batch()
+
+
+def numbered(parts: int) -> tuple[str, ...]:
+    """The samples of a method of JSON: the numbers of its workers or parts."""
+    return tuple(map(str, range(parts)))

@@ -92,7 +92,7 @@ class Run:
         self._begins = begins
         self._world = world
         declared = DeclaredCalls.of(world.algorithm, world.plan.calls)
-        self._calls = Calls(talk, declared, world.computations)
+        self._calls = Calls(talk, declared, world.computations, world.plan)
         self._step = begins.step - 1
         self._loops = False
         self._logged: dict[str, float] = {}

@@ -3,6 +3,7 @@
 Only computations are really made: they are the script's own.
 """
 
+import json
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -17,9 +18,11 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.computed_rows import Computed
 from hpcrl.controller.data_proto import Columns
+from hpcrl.controller.declared import registered_of
 from hpcrl.data.order import sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.dataflow.graph import MFC, recipe_name
+from hpcrl.durable.archives import text_row
 from hpcrl.durable.journal import Made
 from hpcrl.errors import InternalError, UserCodeError
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm
@@ -154,8 +157,13 @@ class StandIn:
         makers = [run.call for run in runs for _ in range(run.samples)]
         found = []
         for name, maker in zip(ids, makers, strict=True):
-            own = self._computed.get((maker, key))
-            found.append(self._drawn(maker, key, len(at))[at[name]] if own is None else own[name])
+            if (own := self._computed.get((maker, key))) is not None:
+                found.append(own[name])
+            elif maker != FROM_DATA and (call := self._call(maker)).dispatch.values:
+                method = registered_of(self._algorithm, [call])[call.name]
+                found.append(text_row(json.dumps(method.rehearsed)))
+            else:
+                found.append(self._drawn(maker, key, len(at))[at[name]])
         return found
 
     def _drawn(self, maker: str, key: str, count: int) -> list[np.ndarray]:

@@ -26,8 +26,21 @@ from hpcrl.errors import ConfigurationError, Problem
 Kind = Literal["generate", "inference", "train_step", "evaluate", "blend"]
 Dataset = Literal["train", "eval"]
 Rows = Literal["drawn", "chosen"]
+GoesTo = Literal["parts", "ranks", "first"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+class Dispatched(msgspec.Struct, frozen=True):
+    """Who makes a call: each data-parallel part with its samples, each worker by itself, or the first part's head.
+
+    A call of `values` has no samples: it gives a value, as JSON, for each of those who make it. One `without_stages` is
+    made where its role has no pipeline stages.
+    """
+
+    goes_to: GoesTo = "parts"
+    values: bool = False
+    without_stages: bool = False
 
 
 class MFC(msgspec.Struct, frozen=True):
@@ -63,6 +76,7 @@ class MFC(msgspec.Struct, frozen=True):
     rows: Rows = "drawn"
     shown: tuple[str, ...] = ()
     blends: str = ""
+    dispatch: Dispatched = Dispatched()
 
     @property
     def changes(self) -> str:

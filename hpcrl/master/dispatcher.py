@@ -27,7 +27,7 @@ from hpcrl.placement.plan import Part
 from hpcrl.progress import PartExecuted, PartSent, PartSpilled
 from hpcrl.whereabouts import Doing
 from hpcrl.wire.holders import InMemory, InSpill
-from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Spilled, Syn
+from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Share, Spilled, Syn
 
 
 class Dispatcher:
@@ -152,7 +152,7 @@ class Dispatcher:
     def _join(self, of: Job, part: Part) -> int:
         """Have a part compute in step with others on nothing."""
         task = replace(of.task, unit=Unit(of.task.unit.step, of.task.unit.call, part.index))
-        job = Job(task, (), (), part.ranks, (part.head,), (), settings=of.settings)
+        job = Job(task, (), (), part.ranks, (part.head,), (), settings=of.settings, arguments=of.arguments)
         self._requests += 1
         self._request(job, replay=False, joins=True)
         return self._requests
@@ -173,8 +173,8 @@ class Dispatcher:
             version=job.task.version,
             joins=joins,
             oldest=self.rows.oldest,
-            sizes=cut.sizes,
-            groups=cut.groups,
+            cut=Share(cut.sizes, cut.groups),
+            arguments=job.arguments,
         )
         gather = frozenset(shares)
         self._in_flight[order.id] = InFlight(job, replay, self._around.clock(), order, gather, joins=joins)
@@ -185,7 +185,7 @@ class Dispatcher:
                 ids=ids,
                 sources=self.rows.gathered(unit.step, job.inputs, ids, rank),
                 shown=tuple(sample for sample in job.shown.ids if sample in mine),
-                places=tuple(cut.places[sample] for sample in ids) if cut.sizes else (),
+                cut=Share(cut.sizes, cut.groups, tuple(cut.places[sample] for sample in ids) if cut.sizes else ()),
             )
             self._around.send(rank, request)
 

@@ -43,6 +43,8 @@ class Job:
     """The rows that a train_step shows."""
     in_step: tuple[Part, ...] = ()
     """All parts that compute in step with the one that works on it, itself among them; else none."""
+    arguments: str = ""
+    """Those that a script gives it, as JSON."""
 
     @property
     def head(self) -> int:

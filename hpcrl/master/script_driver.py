@@ -8,6 +8,7 @@ asks for is compared with the lines, and what is recorded is answered at once, c
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
@@ -160,8 +161,10 @@ class ScriptDriver(Driver):
         recorded = [line.settings for line in older.asks] if older is not None else []
         if closed and older is not None and older.turn is not None:
             recorded.append(older.turn.settings)
+        asks = () if older is None else older.asks
+        parts = tuple(line.parts if isinstance(line, Called) else 0 for line in asks)
         settings = self._plan.settings
-        self._answer(TurnBegun(step, opened.ids, opened.eval_ids, opened.epoch, settings, tuple(recorded)))
+        self._answer(TurnBegun(step, opened.ids, opened.eval_ids, opened.epoch, settings, tuple(recorded), parts))
 
     def _end(self, turn: OpenTurn, ended: TurnEnded) -> None:
         was = turn.recorded.turn if turn.recorded is not None else None
@@ -213,10 +216,13 @@ class ScriptDriver(Driver):
         tasks = self._tasks(turn, called, mfc, parts)
         units = [(task.unit, called.ids if mfc.changes else parts[task.unit.part]) for task in tasks]
         turn.asked(called, units, asked.read, recorded is not None)
-        pieces = keys_of(called.inputs, called.ids)
+        pieces, told = keys_of(called.inputs, called.ids), called.arguments
         if mfc.changes:
             self._measure_read(turn, called)
-        jobs = [self._job(turn.lines, task, mfc, [tuple(part) for part in parts], pieces) for task in tasks]
+        jobs = [
+            replace(self._job(turn.lines, task, mfc, [tuple(part) for part in parts], pieces), arguments=told)
+            for task in tasks
+        ]
         self.dispatcher.extend(turn.step, jobs, more=True)
         self._take_over(turn, called, [task.unit for task in tasks])
         if not turn.unexecuted[called.number]:
@@ -232,7 +238,7 @@ class ScriptDriver(Driver):
         return recorded
 
     def _called(self, asked: CallAsked, mfc: MFC) -> Called:
-        parts, partitions, minibatches = self._source.cut_call(mfc, asked.ids)
+        parts, partitions, minibatches = self._source.cut_call(mfc, asked.ids, asked.cut)
         return Called(
             step=asked.step,
             number=asked.number,

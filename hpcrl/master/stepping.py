@@ -199,8 +199,11 @@ class StepSource:
             "too easy.",
         )
 
-    def cut_call(self, mfc: MFC, ids: Ids) -> tuple[int, dict[str, Cuts], Cuts]:
-        """How a call that a script asks for is cut: (parts, partitions, minibatches), as in `Called`."""
+    def cut_call(self, mfc: MFC, ids: Ids, cut: Cuts = ()) -> tuple[int, dict[str, Cuts], Cuts]:
+        """How a call that a script asks for is cut: (parts, partitions, minibatches), as in `Called`; its parts are
+        those of `cut`, if there is one."""
+        if cut:
+            return len(cut), {str(len(cut)): cut}, ()
         if mfc.changes:
             return 1, {}, self._data.divide("train", ids, 1)[0] if ids else ()
         parts = self._plan.units(mfc.name)

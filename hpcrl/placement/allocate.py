@@ -52,7 +52,7 @@ def placed_models(experiment: Any) -> dict[str, DecoderConfig]:
     """Role → its model under its head, of the roles that an allocation or a search places: those that are called and
     have a model of their own. Reads each model's config.json."""
     algorithm = algorithm_of(experiment)
-    called = {call.role for call in algorithm.recipe(experiment)}
+    called = {call.role for call in algorithm.declared(experiment)}
     return {
         role: head_model(role, it, algorithm)
         for role, it in models_of(experiment).items()
@@ -106,7 +106,7 @@ class _Allocation:
             grid,
             models,
             {role: axes_for(role, getattr(experiment, role), model) for role, model in models.items()},
-            tuple(call for call in algorithm.recipe(experiment) if call.role in models),
+            tuple(call for call in algorithm.declared(experiment) if call.role in models),
             pieces_of(batch, grid.size),
         )
 

@@ -15,6 +15,7 @@ from hpcrl.errors import Problem
 from hpcrl.placement.abilities import Chosen, backend_problems, server_of, settings_of
 from hpcrl.placement.check_layouts import Written, layout_problems, mesh_problem
 from hpcrl.placement.check_servers import server_problems
+from hpcrl.placement.layouts import Layout
 from hpcrl.placement.placing import Placed, entries_of, home_of, place_of
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
@@ -26,7 +27,7 @@ WHOLE = (CPUPlacementConfig, ClassifierConfig)
 def calls_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """All that is wrong with the calls that are placed elsewhere; what is wrong with homes is said of the roles."""
     algorithm = algorithm_of(experiment)
-    recipe = {call.name: call for call in algorithm.recipe(experiment) if call.role != SCRIPT}
+    recipe = {call.name: call for call in algorithm.declared(experiment) if call.role != SCRIPT}
     found: list[Problem] = []
     for name, value in experiment.calls.items():
         found += _entry_problems(experiment, name, value, recipe.get(name), list(recipe))
@@ -119,6 +120,14 @@ def _placement_problems(
         yield mesh_problem(written, error)
         return
     found = list(layout_problems(experiment, written, ranks))
+    if (
+        not found
+        and call.dispatch.without_stages
+        and (layout := place_of(experiment, role, entry, nodes).layout).pp > 1
+    ):
+        text = f"{key}.layout = {entry.layout} has pipeline stages, but {call.method} is registered as one without."
+        instead = Layout(dp=layout.dp * layout.pp, tp=layout.tp)
+        found.append(Problem(settings_of(key), text, f"Set {key}.layout to {instead}, or leave out {key}."))
     yield from found
     if not found and entry.between is not None and place_of(experiment, role, entry, nodes) == home:
         yield Problem(

@@ -61,13 +61,23 @@ def home_of(experiment: ExperimentConfig, role: str, nodes: int) -> Placed:
 def entries_of(experiment: ExperimentConfig, calls: Sequence[MFC]) -> dict[str, tuple[str, CallPlacement]]:
     """Call → the name under which `calls` places it, and how. Those that are made at home are not in it.
 
-    A call of an evaluation follows the first of its role and kind on training data. Raises msgspec.ValidationError.
+    A call of an evaluation follows the first of its role and kind on training data; one that is made without pipeline
+    stages is made on its role's workers with as many more data-parallel parts. Raises msgspec.ValidationError.
     """
     given, found = calls_of(experiment), {}
     for call in calls:
         if name := next((name for name in (call.name, leader(call, calls)) if name in given), None):
             found[call.name] = name, given[name]
+        elif call.dispatch.without_stages and (layout := _without_stages(experiment, call.role)) is not None:
+            found[call.name] = call.name, CallPlacement(layout=layout)
     return found
+
+
+def _without_stages(experiment: ExperimentConfig, role: str) -> str | None:
+    """The layout of a role with its stages as data-parallel parts; None where it has no stages."""
+    written = getattr(experiment, role).layout
+    layout = Layout(dp=1) if written is None else parse_layout(written)
+    return str(Layout(dp=layout.dp * layout.pp, tp=layout.tp)) if layout.pp > 1 else None
 
 
 def leader(call: MFC, calls: Sequence[MFC]) -> str:

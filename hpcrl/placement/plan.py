@@ -188,7 +188,13 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     def parts(self, call: str) -> tuple[Part, ...]:
         """The groups of workers among which the samples of a call are divided."""
-        return self.replica(call).parts
+        replica = self.replica(call)
+        match self.call(call).dispatch.goes_to:
+            case "ranks":
+                return tuple(Part(index, (rank,), rank) for index, rank in enumerate(replica.ranks))
+            case "first":
+                return (Part(0, (replica.parts[0].head,), replica.parts[0].head),)
+        return replica.parts
 
     def part(self, call: str, index: int) -> Part:
         """The workers of one part of a call.
@@ -208,8 +214,10 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     def in_step(self, call: str) -> tuple[Part, ...]:
         """The parts that make a call in step, each unit with the others; none where parts don't wait for each other."""
-        replica = self.replica(call)
-        return replica.parts if replica.sharded and not self.call(call).changes else ()
+        replica, mfc = self.replica(call), self.call(call)
+        goes_to = mfc.dispatch.goes_to
+        together = goes_to == "ranks" or (replica.sharded and goes_to == "parts")
+        return self.parts(call) if together and not mfc.changes else ()
 
     def ranks(self, call: str, unit: int) -> Ranks:
         """The workers of one unit of a call, in the order of their layout."""

@@ -23,6 +23,7 @@ from hpcrl.dataflow.graph import MFC, Graph, build_graph
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import HeadKind
 from hpcrl.plugins import Room, find, names
+from hpcrl.recipes.registered import registered_calls, registered_forms
 
 E = TypeVar("E", bound=ExperimentConfig)
 
@@ -56,6 +57,9 @@ class RoleKind:
     decay: Callable[[Any, int], float] | None = None
     """(experiment, step) → which share of its own parameters a blend leaves it: 1 where it stays as it is, 0 where it
     becomes the other. A role that a call blends needs it."""
+    methods: type | None = None
+    """The class whose methods marked by `register` a script may call: the role's own, or one that it derives from and
+    that can be imported without torch."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,19 @@ class Algorithm(Generic[E]):
     def calls(self, experiment: E) -> tuple[MFC, ...]:
         """The calls that are made: those of an evaluation only where there may be one."""
         every = self.evaluates(experiment)
-        return tuple(call for call in self.recipe(experiment) if every or call.dataset == "train")
+        return tuple(call for call in self.declared(experiment) if every or call.dataset == "train")
+
+    def declared(self, experiment: E) -> tuple[MFC, ...]:
+        """The recipe's calls, and the registered methods of the roles that it calls, or that have no other calls."""
+        recipe = self.recipe(experiment)
+        made = {*eval_keys(self.rows.keys), *(key for call in recipe if call.dataset == "eval" for key in call.outputs)}
+        methods = [method for role, kind in self.roles.items() for method in registered_calls(role, kind.methods)]
+        evaluates = (
+            on_eval(msgspec.structs.replace(call, name=EVAL_PREFIX + call.name))
+            for call in methods
+            if not call.changes and call.inputs and made.issuperset(eval_keys(call.inputs))
+        )
+        return (*recipe, *methods, *evaluates)
 
     def called(self, experiment: E) -> frozenset[str]:
         """The roles that some call is of."""
@@ -142,13 +158,15 @@ class Algorithm(Generic[E]):
 
     def eval_keys(self, experiment: E) -> tuple[str, ...]:
         """What samples of the evaluation data set begin with."""
-        return tuple(EVAL_PREFIX + key for key in self.rows.keys) if self.evaluates(experiment) else ()
+        return eval_keys(self.rows.keys) if self.evaluates(experiment) else ()
 
     def forms(self, experiment: E) -> Mapping[str, Form]:
         """The form of every key of the graph: numbers are in the precision of the model that makes them."""
         own = {**self.rows.keys, **self.made}
+        for role, kind in self.roles.items():
+            own |= registered_forms(role, kind.methods)
         every = own | {EVAL_PREFIX + key: form for key, form in own.items()}
-        makers = {key: call.role for call in self.recipe(experiment) for key in (*call.outputs, *call.shown)}
+        makers = {key: call.role for call in self.declared(experiment) for key in (*call.outputs, *call.shown)}
         exact = {key for key, role in makers.items() if getattr(getattr(experiment, role, None), "dtype", "") == "fp64"}
         return {key: form.exact if key in exact else form for key, form in every.items()}
 
@@ -203,6 +221,11 @@ def _unstorable(name: str, setting: Setting) -> str:
 
 CATALOGUE = Catalogue(lambda: names(ALGORITHMS), experiment_of)
 """For those that read configurations."""
+
+
+def eval_keys(keys: Iterable[str]) -> tuple[str, ...]:
+    """What keys of training samples are called in an evaluation."""
+    return tuple(EVAL_PREFIX + key for key in keys)
 
 
 def on_eval(call: MFC) -> MFC:

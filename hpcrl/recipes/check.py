@@ -40,7 +40,7 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
         yield from error.found
     else:
         yield from _choice_misfits(algorithm, experiment)
-    calls, forms = algorithm.recipe(experiment), algorithm.forms(experiment)
+    calls, forms = algorithm.declared(experiment), algorithm.forms(experiment)
     for maker, key in ((call.name, key) for call in calls for key in (*call.outputs, *call.shown) if key not in forms):
         yield f"its call {maker} makes key {key!r}, but `made` does not say of which form its rows are"
     for role in dict.fromkeys(call.role for call in calls):
@@ -164,7 +164,7 @@ def evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     if not any((rhythm.steps, rhythm.epochs, rhythm.seconds)):
         return
     lacking = ""
-    if all(call.dataset == "train" for call in algorithm.recipe(experiment)):
+    if all(call.dataset == "train" for call in algorithm.declared(experiment)):
         lacking = f"algorithm {experiment.algorithm} has no call that evaluates"
     elif not algorithm.rows.evaluates(experiment):
         lacking = f"algorithm {experiment.algorithm} has no rows to evaluate on with these settings"

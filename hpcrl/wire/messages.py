@@ -262,6 +262,15 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     checkpoint: dict[str, SavedRole]
 
 
+class Share(msgspec.Struct, frozen=True):
+    """Of a train_step: `sizes` and `groups` are those of the whole of it, `places` of these samples alone
+    (`data.minibatches`)."""
+
+    sizes: tuple[int, ...] = ()
+    groups: int = 0
+    places: tuple[tuple[int, ...], ...] = ()
+
+
 class Request(msgspec.Struct, frozen=True, tag=True):
     """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes.
 
@@ -270,8 +279,7 @@ class Request(msgspec.Struct, frozen=True, tag=True):
 
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
-    `ids`, a train_step shows rows. `sizes` and `groups` are those of the whole of it, `places` of these samples alone
-    (`data.minibatches`).
+    `ids`, a train_step shows rows. `arguments` are those that a script gives it, as JSON.
     """
 
     id: int
@@ -286,9 +294,8 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     joins: bool = False
     oldest: int = 0
     shown: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = ()
-    groups: int = 0
-    places: tuple[tuple[int, ...], ...] = ()
+    cut: Share = Share()
+    arguments: str = ""
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):

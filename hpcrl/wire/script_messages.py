@@ -6,7 +6,7 @@ and its end last.
 
 import msgspec
 
-from hpcrl.durable.journal import Made
+from hpcrl.durable.journal import Cuts, Made
 from hpcrl.wire.holders import RowSource
 
 Inputs = dict[str, tuple[Made, ...]]
@@ -24,7 +24,8 @@ class CallAsked(msgspec.Struct, frozen=True, tag=True):
     """Make this call on these samples.
 
     `call` is a call of the recipe; asked for again in a step it is `<call>_2`, `<call>_3`, … `arguments` are those of a
-    computation, as JSON. `read` are the asks of this turn whose rows or statistics the script has read since its last
+    computation or a registered method, as JSON. `cut` are the samples of each part, as positions in `ids`; without it
+    the master cuts them. `read` are the asks of this turn whose rows or statistics the script has read since its last
     ask, `at` is where it asks: `file.py:12`.
     """
 
@@ -36,6 +37,7 @@ class CallAsked(msgspec.Struct, frozen=True, tag=True):
     arguments: str = ""
     read: tuple[int, ...] = ()
     at: str = ""
+    cut: Cuts = ()
 
 
 class OnceAsked(msgspec.Struct, frozen=True, tag=True):
@@ -105,7 +107,7 @@ class TurnBegun(msgspec.Struct, frozen=True, tag=True):
     """The turn has these samples, and evaluates on those of `eval_ids`, if there are any.
 
     `recorded` are the versions of the run's settings under which its first asks were made in an older attempt, the
-    turn's end among them; further asks are made under `settings`.
+    turn's end among them; further asks are made under `settings`. `parts` are those in which these asks were made.
     """
 
     step: int
@@ -114,6 +116,7 @@ class TurnBegun(msgspec.Struct, frozen=True, tag=True):
     epoch: int
     settings: int
     recorded: tuple[int, ...] = ()
+    parts: tuple[int, ...] = ()
 
 
 class NoMoreTurns(msgspec.Struct, frozen=True, tag=True):

@@ -95,8 +95,8 @@ class Work:
     part holds all samples, or `minibatches` names those of others too. `record` is set in replay: it is followed,
     nothing is decided anew. `experiment` is set where the call runs under older settings than the host was made with:
     a replay does, whose step was made under them. `version` counts the changes of the role's parameters: those that
-    the call reads have so many, or those that it makes. `shown` are samples of the batch of which a train_step shows
-    what it has before its loss; none on ranks that are not asked for it.
+    the call reads have so many, or those that it makes. `arguments` are those that a script gives. `shown` are samples
+    of the batch of which a train_step shows what it has before its loss; none on ranks that are not asked for it.
     """
 
     step: int
@@ -108,6 +108,7 @@ class Work:
     experiment: Any = None
     version: int = 0
     shown: tuple[str, ...] = ()
+    arguments: tuple[Any, ...] = ()
     sizes: tuple[int, ...] = ()
     groups: tuple[int, tuple[int, ...]] = (0, ())
 

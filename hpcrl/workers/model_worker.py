@@ -4,6 +4,7 @@ Owns the rows in its memory and the files that it writes; knows neither the grap
 executes; the mailbox has one that talks and two that read; the writers put things on disk behind the work.
 """
 
+import json
 import os
 import threading
 import time
@@ -232,7 +233,7 @@ class ModelWorker:
         self._works("execute", what, request.step, request.call, request.part)
         if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts, or one that only joins
             inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
-        inputs = with_places(inputs, request.ids, request.places)
+        inputs = with_places(inputs, request.ids, request.cut.places)
         if part is not None and len(part.ranks) > 1 and not call.blends:
             inputs = self._host.share(part, inputs)
         inputs, places = without_places(inputs)
@@ -241,13 +242,14 @@ class ModelWorker:
             call=request.call,
             part=request.part,
             batch=inputs.remap(call.input_remap),
-            minibatches=held(inputs.ids, places, len(request.sizes)),
+            minibatches=held(inputs.ids, places, len(request.cut.sizes)),
             record=request.record,
             experiment=self._earlier.get(request.settings),
             version=request.version,
             shown=request.shown,
-            sizes=request.sizes,
-            groups=(request.groups, tuple(number for number, *_ in places)),
+            arguments=tuple(json.loads(request.arguments)) if request.arguments else (),
+            sizes=request.cut.sizes,
+            groups=(request.cut.groups, tuple(number for number, *_ in places)),
         )
         self._fault("worker.call")
         started = time.monotonic()

@@ -12,6 +12,7 @@ from hpcrl.placement.plan import ModelName, Part
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.registered import perform
 from hpcrl.workers.role import Role, RoleContext
 
 
@@ -27,6 +28,7 @@ class RewardHost:
         self._context = context
         self._plan = context.plan
         self._experiment: Any = experiment_from(context.plan.experiment)
+        self._forms = algorithm_of(self._experiment).forms(self._experiment)
         self._roles: dict[ModelName, Role] = {}
 
     def prepare(self) -> str:
@@ -45,8 +47,7 @@ class RewardHost:
         call = self._plan.call(work.call)
         role = self._roles[self._plan.at[call.name]]
         role.experiment = work.experiment or self._experiment
-        outcome: Outcome = getattr(role, call.method or call.kind)(work, call)
-        return outcome
+        return perform(role, work, call, self._forms)
 
     def share(self, part: Part, batch: SequenceSample) -> SequenceSample:
         raise InternalError(f"ranks {list(part.ranks)} are one part: CPU workers are one each.")

@@ -9,6 +9,7 @@ part put w together and then do the same.
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,21 @@ import numpy as np
 
 from hpcrl.data.sample_bytes import from_bytes, to_bytes
 from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading, read_shard
 from hpcrl.durable.files import Files
 from hpcrl.durable.keys import read_key
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.placement.plan import ModelName, Part, ReplicaPlan
+from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.recipes.registered import registered
 from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.workers.exchange import Exchange
 from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
 from hpcrl.workers.pieces import Transfer, held, saved, transfers
+from hpcrl.workers.registered import perform
 
 EMPTY = -1
 """The version of a replica that has nothing yet."""
@@ -35,7 +40,8 @@ EMPTY = -1
 class ToyRole:
     """One rank's piece of a vector and of its momentum, and how often it was changed."""
 
-    def __init__(self, at: ReplicaPlan, rank: int, width: int) -> None:
+    def __init__(self, at: ReplicaPlan, rank: int, width: int, exchange: Exchange) -> None:
+        self.exchange = exchange
         seed = int.from_bytes(hashlib.blake2b(at.role.encode(), digest_size=8).digest(), "little")
         self.at = at
         self.index = at.ranks.index(rank)
@@ -66,6 +72,8 @@ class ToyHost:
     def __init__(self, context: HostContext) -> None:
         self._context = context
         self._experiment: ToyExperiment = experiment_from(context.plan.experiment)
+        self._algorithm = algorithm_of(self._experiment)
+        self._forms = self._algorithm.forms(self._experiment)
         self._plan = context.plan
         secret = read_key(RunDirectory(context.run_dir)).secret.encode()
         self._exchange = Exchange(context.rank, hashlib.blake2b(secret).digest(), context.network)
@@ -91,7 +99,9 @@ class ToyHost:
         for replica in self._plan.replicas:
             if self._context.rank not in replica.ranks:
                 continue
-            role = self._roles[replica.model] = ToyRole(replica, self._context.rank, self._experiment.toy.width)
+            maker = load(self._algorithm.roles[replica.role].maker)
+            role = maker(replica, self._context.rank, self._experiment.toy.width, self._exchange)
+            self._roles[replica.model] = role
             if replica in self._plan.changed and replica.role in checkpoint:
                 self._resume(role, checkpoint[replica.role])
 
@@ -112,7 +122,17 @@ class ToyHost:
             )
         if call.kind == "blend":
             return self._blend(work)
+        if role is not None and registered(getattr(role, call.method or call.kind, None)) is not None:
+            return self._registered(work, role, call)
         return getattr(self, call.method or call.kind)(work, role)
+
+    def _registered(self, work: Work, role: ToyRole, call: MFC) -> Outcome:
+        checks = self._experiment.control.check_digests
+        outcome = perform(role, work, call, self._forms, role.w.tobytes if checks else None)
+        if outcome.record is None:
+            return outcome
+        role.version += 1
+        return replace(outcome, record={**outcome.record, **self._digests(role)})
 
     def generate(self, work: Work, role: ToyRole) -> Outcome:
         rows, w = [], self._whole(role, role.w)

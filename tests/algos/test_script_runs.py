@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ppo_script
+from support import ppo_script, surprise_script
 from support.archives import archives
 from support.chaos import remains, whole_run
 from support.hosts import write_task
 from support.struck_layouts import Blow, check_struck, exported
 from support.tiny_ppo import tiny_ppo
 
+from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 
@@ -80,3 +81,30 @@ def test_a_script_of_models_that_is_killed_ends_with_the_same_bits(
     task: Path, tmp_path: Path, whole: Callable[[str], RunDirectory], blow: Blow
 ) -> None:
     check_struck(tmp_path, scripted(experiment(task, "d2")), blow, whole("d2"))
+
+
+SURPRISE = f"{Path(surprise_script.__file__)}:ALGORITHM"
+
+
+def asking(task: Path, layout: str) -> Any:
+    made = experiment(task, layout)
+    control = replace(made.control, steps=2, evaluate=Frequency(), check_digests=True)
+    return replace(made, algorithm=SURPRISE, control=control)
+
+
+def logged(run: RunDirectory, name: str) -> list[float]:
+    return [row[f"script/{name}"] for row in remains(run).metrics]
+
+
+def test_a_registered_method_of_a_model_gives_in_each_layout_what_one_worker_does_killed_or_not(
+    task: Path, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("one", "d2", "t2")]
+    for folder in folders:
+        folder.mkdir()
+    one, d2, t2 = (whole_run(folder, asking(task, layout)) for folder, layout in zip(folders, LAYOUTS, strict=True))
+    for run in (one, d2, t2):
+        assert max(logged(run, "gap")) < 1e-4 and logged(run, "betas") == [0, 0]
+        assert logged(run, "surprise") == pytest.approx(logged(one, "surprise"), rel=1e-4)
+        assert logged(run, "beta") == pytest.approx(logged(one, "beta"), rel=1e-4)
+    check_struck(tmp_path, asking(task, "d2"), Blow("worker-1", "worker.executed", 4), d2)

@@ -18,7 +18,7 @@ from hpcrl.master.row_table import Key
 from hpcrl.master.shown import ToShow
 from hpcrl.progress import PartExecuted
 from hpcrl.wire.holders import FROM_DATA, InMemory, InSpill, RowSource
-from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Spilled, Syn
+from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Share, Spilled, Syn
 
 ONE, TWO, TRAIN = (Unit(1, call, 0) for call in ("one", "two", "train"))
 
@@ -90,7 +90,7 @@ def test_who_consumes_gets_each_key_from_the_call_that_made_it(stage: Stage) -> 
         RowSource(1, "one", ("y",), ("a",), (InMemory(0),)),
         RowSource(1, "two", ("y",), ("a",), (InMemory(1),)),
     )
-    assert requests[1].ids == ("b",) and requests[1].sizes == (2,) and requests[1].places == ((1, 0, 1),)
+    assert requests[1].ids == ("b",) and requests[1].cut == Share((2,), 2, ((1, 0, 1),))
 
 
 def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage: Stage) -> None:
@@ -100,7 +100,7 @@ def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage
     ((rank, request),) = stage.requests()
     assert (rank, request.ids) == (0, IDS), "5 and 4 tokens are not 3 and 4"
     stage.dispatcher.hear(Syn(request.id, 0))
-    assert stage.sent == [(0, Ack(request.id)), (1, replace_in(request, ids=(), sources=(), places=()))]
+    assert stage.sent == [(0, Ack(request.id)), (1, replace_in(request, ids=(), sources=(), cut=Share((2,), 2)))]
 
 
 def test_what_all_workers_of_a_part_measured_is_told_once_all_have_replied(stage: Stage) -> None:

@@ -116,3 +116,15 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
     "view.py: Keep what changes in run.state.": ("e.seed = 2", "run.state['seed'] = 2"),
 }
 """Advice, and a line of a loop that gets it, and one that follows it."""
+
+OF_METHODS: Mapping[str, tuple[str, str]] = {
+    "groups.py: Leave them out.": ("actor.generate(batch, 2)", "actor.generate(batch)"),
+    "groups.py: Give it one that has {}.": ("actor.double()", "actor.double(drawn, 2.0)"),
+    "ways.py: Give a list of {}.": ("actor.item(1, blocking=False)", "actor.item([1, 2], blocking=False)"),
+    "ways.py: It has to give a batch for each of them; batch[:0] is one without samples.": (
+        "actor.by_ends(drawn[:1])",
+        "actor.by_ends(drawn)",
+    ),
+}
+"""The same of registered methods."""
+METHODS_FOLLOWED_BY = "controller/test_methods.py::test_a_method_that_is_asked_for_as_its_advice_says_gets_further"

@@ -63,6 +63,7 @@ class FakeMaster:
     first: int = 1
     state: str | None = None
     recorded: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    parts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     settings: int = 0
     late: random.Random | None = None
     stats: Callable[[CallAsked], dict[str, float]] = lambda asked: {"loss": float(asked.step), "norm": 2.0}
@@ -86,7 +87,9 @@ class FakeMaster:
                 held_out = ("e0@0", "e1@0") if step % 2 == 0 else ()
                 ids = tuple(f"r{i}@{step}" for i in range(4))
                 recorded = tuple(self.recorded.get(step, ()))
-                self.answers.append(TurnBegun(step, ids, held_out, step - 1, self.settings, recorded))
+                self.answers.append(
+                    TurnBegun(step, ids, held_out, step - 1, self.settings, recorded, tuple(self.parts.get(step, ())))
+                )
             case NextTurn(step):
                 self.answers.append(NoMoreTurns(step))
             case CallAsked():

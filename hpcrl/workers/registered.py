@@ -1,0 +1,98 @@
+"""How a worker makes a call: by the role's method, or, where that is registered, by what `register` says of it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from hpcrl.data.form import Form
+from hpcrl.data.made_rows import in_words, misfit, own_forms, packed
+from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import UserCodeError
+from hpcrl.recipes.registered import Registered, registered
+from hpcrl.workers.host import Outcome, Work
+
+LEAVE = "Leave them as they are, or register the method with changes=True."
+
+
+def perform(
+    role: Any, work: Work, call: MFC, forms: Mapping[str, Form], parameters: Callable[[], bytes] | None = None
+) -> Outcome:
+    """The outcome of a role's method; `forms` are those of the graph's keys. `parameters` digests those of the role
+    here, where they are to be compared.
+
+    Raises:
+        UserCodeError: a registered method gave something else than it declares, or changed what its role remembers.
+    """
+    method = getattr(role, call.method or call.kind)
+    it = registered(method)
+    if it is None:
+        return cast(Outcome, method(work, call))
+    if it.changes:
+        return cast(Outcome, method(work, *work.arguments))
+    before, had = _memory(role), parameters() if parameters is not None else b""
+    outcome = _rows(method, work, call, forms) if it.takes_rows else _values(method, it, work, call)
+    if _memory(role) != before:
+        raise UserCodeError(
+            f"{call.role}.{call.method} has changed what state() returns, and is registered with changes=False.",
+            LEAVE,
+        )
+    if parameters is not None and parameters() != had:
+        raise UserCodeError(
+            f"{call.role}.{call.method} has changed parameters of {call.role}, and is registered with changes=False.",
+            LEAVE,
+        )
+    return outcome
+
+
+def _memory(role: Any) -> bytes:
+    """What its algorithm remembers."""
+    state = getattr(role, "state", None)
+    return b"" if state is None else msgspec.json.encode(state(), order="sorted")
+
+
+def _rows(method: Any, work: Work, call: MFC, forms: Mapping[str, Form]) -> Outcome:
+    own = own_forms(call, forms)
+    if not work.batch.ids:  # it only computes in step with others
+        method({key: [] for key in work.batch.keys}, *work.arguments)
+        return Outcome(SequenceSample.empty(own))
+    made = method({key: work.batch.rows(key) for key in work.batch.keys}, *work.arguments)
+    if isinstance(made, Mapping):
+        made = {key: _exact(rows, own.get(key)) for key, rows in made.items()}
+    if wrong := misfit(own, len(work.batch.ids), made):
+        raise UserCodeError(
+            f"{call.role}.{call.method} {wrong} in step {work.step}; it has to give a dict of lists, a row for each of "
+            f"its {len(work.batch.ids)} samples, of {in_words(own)}."
+        )
+    return Outcome(packed(work.batch.ids, made, own))
+
+
+def _exact(rows: Any, form: Form | None) -> Any:
+    """Numbers that are declared as float32 are float64 in a model that computes so."""
+    if form is None or form.dtype != "float64" or not isinstance(rows, list):
+        return rows
+    return [row.astype(np.float64) if isinstance(row, np.ndarray) and row.dtype.kind == "f" else row for row in rows]
+
+
+def _values(method: Any, it: Registered, work: Work, call: MFC) -> Outcome:
+    """A value for each of the numbers that the samples of such a call are."""
+    made = []
+    for number in map(int, work.batch.ids or (work.part,)):
+        given = [each[number] for each in work.arguments] if it.takes_items else work.arguments
+        value = method(*given)
+        try:
+            text = msgspec.json.encode(value)
+            plain = msgspec.json.decode(text) == value
+        except (TypeError, ValueError, msgspec.MsgspecError):
+            plain = False
+        if not plain:
+            raise UserCodeError(
+                f"{call.role}.{call.method} returned {value!r:.200} in step {work.step}, which JSON would not give "
+                "back as it is.",
+                "Return texts, finite numbers, true, false, null, lists and dicts; rows go by a mode of samples.",
+            )
+        made.append(np.frombuffer(text, np.uint8))
+    (key,) = call.outputs
+    return Outcome(SequenceSample.from_rows(work.batch.ids, {key: made}) if work.batch.ids else None)
