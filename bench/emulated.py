@@ -34,12 +34,14 @@ from hpcrl.nameresolve.rendezvous import wait_master
 from hpcrl.placement.plan import Plan, read_plan
 from hpcrl.wire.channel import Link, RunKey
 from hpcrl.wire.chores import Chore, ChoreReport, KeepStep, RemoveParts
+from hpcrl.wire.envelope import Envelope, decode, encode
 from hpcrl.wire.messages import (
     Ack,
     AgentHello,
     Assemble,
     Beat,
     Begin,
+    Bundle,
     ExportWritten,
     Finish,
     Message,
@@ -55,6 +57,7 @@ from hpcrl.wire.messages import (
     WorkerHello,
     WorkerReady,
 )
+from hpcrl.wire.relay import Outbox
 
 BEAT_S = 0.9
 POLL_MS = 20
@@ -65,10 +68,10 @@ FIGURES = Figures()
 class Worker:
     """One of an attempt. Answers at once."""
 
-    def __init__(self, run: RunDirectory, plan: Plan, attempt: int, rank: int, link: Link) -> None:
+    def __init__(self, run: RunDirectory, plan: Plan, attempt: int, rank: int, link: "Carried") -> None:
         self._run = run
         self._plan = plan
-        self._attempt = attempt
+        self.attempt = attempt
         self._rank = rank
         self._requests: dict[int, Request] = {}
         self.link = link
@@ -107,18 +110,18 @@ class Worker:
         meta = None if sample is None else sample.meta
         self.link.send(Reply(request.id, self._rank, meta, stats, record, 0.001, figures=FIGURES))
         if sample is not None:
-            path = self._run.spill(request.step, call.name, part.index, self._attempt)
+            path = self._run.spill(request.step, call.name, part.index, self.attempt)
             self.link.send(Spilled(request.id, self._rank, write_spill(self._run.files, path, sample), 0.001))
 
     def _save(self, save: Save) -> None:
         index = self._plan.home(save.role).ranks.index(self._rank)
-        of_export = self._run.export_shards(save.role, save.step, self._attempt)
-        folder = self._run.checkpoint(save.step, self._attempt) if save.checkpoint else of_export
+        of_export = self._run.export_shards(save.role, save.step, self.attempt)
+        folder = self._run.checkpoint(save.step, self.attempt) if save.checkpoint else of_export
         shard = write_shard(self._run.files, folder, save.role, index, {"w": np.zeros(2)}, {"version": save.step})
         self.link.send(ShardWritten(save.step, save.role, self._rank, shard, 0.001, save.checkpoint, save.export))
 
     def _assemble(self, order: Assemble) -> None:
-        self._run.export_parts(order.role, order.step, self._attempt).mkdir(parents=True, exist_ok=True)
+        self._run.export_parts(order.role, order.step, self.attempt).mkdir(parents=True, exist_ok=True)
         self.link.send(ExportWritten(order.step, order.role, self._rank))
 
 
@@ -132,47 +135,72 @@ def do_chore(root: Path, chore: Chore) -> ChoreReport:
     return Housework(RunDirectory(root), chore.attempt).do(chore)
 
 
+class Carried:
+    """A worker's connection, which its node's relay carries."""
+
+    def __init__(self, name: str, outbox: Outbox) -> None:
+        self.name = name
+        self._outbox = outbox
+        self._sent = 0
+
+    def send(self, body: Message) -> None:
+        self._sent += 1
+        self._outbox.add(self.name.encode(), encode(Envelope(self.name, self._sent, body)))
+
+
 class Node:
-    """An agent and its workers, from its hello to when it is told to finish, or lost."""
+    """An agent, its relay and its workers, from its hello to when it is told to finish, or lost."""
 
     def __init__(self, crowd: "Crowd", number: int, address: str, start: int) -> None:
         self._crowd = crowd
         self._number = number
         self._address = address
-        self._workers: list[Worker] = []
+        self._workers: dict[bytes, Worker] = {}
+        self._plan: Plan | None = None
+        self._outbox = Outbox()
         self._vanished = False
         self._chore: Future[ChoreReport] | None = None
-        self.answered: list[float] = []
-        """When the master has answered a beat, by its own clock."""
+        self.beaten: list[float] = []
+        """When the master has sent its beats, by its own clock."""
         self._agent = crowd.link(f"agent-{number}.{start}", address, self._hear)
         hello = AgentHello(number, "emulated", crowd.workers, os.getpid() * 1000 + start, (1, start))
+        self._relay = crowd.link(f"relay-{number}.{start}", address, self._carry)
         self._agent.send(hello)
 
     def _hear(self, body: Message) -> None:
         match body:
             case StartWorkers():
-                self._end_workers()
-                plan = self._crowd.plan(body.attempt) if body.ranks else None
-                self._workers = [self._worker(plan, body.attempt, rank) for rank in body.ranks if plan is not None]
+                self._workers = {}
+                for rank in body.ranks:
+                    link = Carried(f"worker-{rank}.a{body.attempt:03d}", self._outbox)
+                    plan = self._crowd.plan(body.attempt)
+                    self._workers[link.name.encode()] = Worker(self._crowd.run, plan, body.attempt, rank, link)
+                self.flush()
             case KeepStep() | RemoveParts():
                 self._chore = self._crowd.beside.submit(do_chore, self._crowd.run.root, body)
-            case Beat() if body.heard is not None:
-                self.answered.append(body.heard.answered)
+            case Beat():
+                self.beaten.append(body.sent)
             case Finish():
                 self._crowd.finished.add(self._number)
 
-    def _worker(self, plan: Plan, attempt: int, rank: int) -> Worker:
-        heard: list[Worker] = []
-
-        def hear(body: Message) -> None:
-            if isinstance(body, Request) and attempt == 0 and self._crowd.loses(self._number, body.step):
+    def _carry(self, bundle: Message) -> None:
+        """To the workers that are there, and what they say at once back."""
+        for name, frame in bundle.frames if isinstance(bundle, Bundle) else ():
+            worker, body = self._workers.get(name), decode(frame).body
+            if worker is None:
+                continue
+            if isinstance(body, Request) and worker.attempt == 0 and self._crowd.loses(self._number, body.step):
                 self._crowd.lose(self._number)
-            else:
-                heard[0].hear(body)
+                return
+            # One of an older attempt, whose files are gone, would have been killed by now.
+            with suppress(FileNotFoundError):
+                worker.hear(body)
+            self.flush()
 
-        link = self._crowd.link(f"worker-{rank}.a{attempt:03d}", self._address, hear)
-        heard.append(Worker(self._crowd.run, plan, attempt, rank, link))
-        return heard[0]
+    def flush(self) -> None:
+        """As a real relay does."""
+        if not self._vanished and self._outbox.wait_s(now := time.monotonic()) == 0.0:
+            self._relay.send(self._outbox.take(now))
 
     def report(self) -> None:
         """Tell of a chore that is done."""
@@ -185,19 +213,16 @@ class Node:
         if self._vanished:
             return
         self._agent.send(Beat(sent=time.monotonic()))
-        for worker in self._workers:
+        for worker in self._workers.values():
             worker.link.send(Beat())
+        self.flush()
 
     def vanish(self) -> None:
         """Without a word."""
         self._vanished = True
-        self._end_workers()
+        self._workers = {}
         self._crowd.close(self._agent)
-
-    def _end_workers(self) -> None:
-        for worker in self._workers:
-            self._crowd.close(worker.link)
-        self._workers = []
+        self._crowd.close(self._relay)
 
 
 class Crowd:
@@ -213,7 +238,7 @@ class Crowd:
         self._loses = loses
         self._lost_at = 0.0
         self._context = zmq.Context(io_threads=1)
-        self._context.max_sockets = len(nodes) * (workers + 1) * 3
+        self._context.max_sockets = len(nodes) * 2 * 3
         self._key = RunKey.of(run)
         self._poller = zmq.Poller()
         self._links: dict[zmq.Socket, tuple[Link, Any]] = {}
@@ -254,6 +279,7 @@ class Crowd:
                 self._hear(socket)
             for node in self._nodes.values():
                 node.report()
+                node.flush()
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_S
                 for node in self._nodes.values():
@@ -261,7 +287,7 @@ class Crowd:
             if self._lost_at and time.monotonic() > self._lost_at + REPLACED_AFTER_S:
                 self._lost_at, number = 0.0, self._loses[0]
                 self._nodes[number] = Node(self, number, self._address, 1)
-        gaps = [b - a for node in self._nodes.values() for a, b in zip(node.answered, node.answered[1:], strict=False)]
+        gaps = [b - a for node in self._nodes.values() for a, b in zip(node.beaten, node.beaten[1:], strict=False)]
         self._told.write_text(json.dumps(max(gaps, default=0.0)))
 
     def loses(self, node: int, step: int) -> bool:
@@ -278,9 +304,7 @@ class Crowd:
             return
         link, hear = self._links[socket]
         for envelope, _ in link.receive():
-            # A worker of an older attempt, whose files are gone, would have been killed by now.
-            with suppress(FileNotFoundError):
-                hear(envelope.body)
+            hear(envelope.body)
             if socket not in self._links:
                 return
 

@@ -62,6 +62,7 @@ from hpcrl.wire.messages import (
     WorkerExited,
     WorkersConnected,
 )
+from hpcrl.wire.relay import Relay
 from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.model_worker import ModelWorker
 
@@ -232,23 +233,26 @@ class Agent:
         context = zmq.Context(io_threads=1)
         run_key = RunKey.of(self.run)
         # A name of its own for every connection: the hub takes what comes again under an old one for a replay.
-        name = f"agent-{node}.{os.getpid()}.{secrets.token_hex(4)}"
-        link = Link(context, run_key, name, master.address)
+        name = f"{node}.{os.getpid()}.{secrets.token_hex(4)}"
+        link = Link(context, run_key, f"agent-{name}", master.address)
+        relay = Relay(context, run_key, f"relay-{name}", master.address)
         log = EventLog(self.run.worker_log(master.attempt, f"agent-{node}"))
         log.write(MasterConnected(master.address))
         path = self.run.node_resources(master.attempt, node)
         watch = Watch(path, self.run.root, self.zygote.pids, self.starter.devices)
         watch.start()
+        relay.start()
         try:
             slots = self.experiment.cluster.workers_per_node
             host, devices = socket.gethostname(), self.starter.devices
             link.send(AgentHello(node, host, slots, os.getpid(), self.at.incarnation, devices, self._trouble))
-            return self._obey(link, log, master, watch)
+            return self._obey(link, log, master, watch, relay.address)
         finally:
             watch.close()
             self._end_workers(grace_s=0.0)
             self._ordered = self._started = None
             log.close()
+            relay.close()
             link.close()
             context.term()
 
@@ -256,7 +260,10 @@ class Agent:
         """Its master listens no more, though its address is still there."""
         return self.run.is_closed(attempt) or self.run.newest_attempt_of(self.at.submission) != attempt
 
-    def _obey(self, link: Link, log: EventLog, master: MasterAddress, watch: Watch) -> ExitCode | Disconnected:
+    def _obey(
+        self, link: Link, log: EventLog, master: MasterAddress, watch: Watch, for_workers: str
+    ) -> ExitCode | Disconnected:
+        """`for_workers` is where they reach the master, by the relay."""
         poller = zmq.Poller()
         for source in (link.socket, self.zygote.fileno(), self.housekeeper.fileno(), self.signals.fileno()):
             poller.register(source, zmq.POLLIN)
@@ -293,7 +300,7 @@ class Agent:
                 return ExitCode.REQUEUE
             for report in self.housekeeper.reports():
                 link.send(report)
-            self._start_ordered(link, log, master.address)
+            self._start_ordered(link, log, for_workers)
             self._report_draining(link)
         log.write(MasterLost(self.experiment.cluster.lost_after_s))
         return "silent"

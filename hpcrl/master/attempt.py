@@ -242,7 +242,8 @@ class Attempt:
         """Drive the graph, or follow the script, until something ends it; once told to go, calls in flight are what is
         still waited for. `steps` is how many the run has."""
         files = self._files
-        around = Surroundings(self._reactor.send, self.note, self.follow, files.fault, self._clock)
+        reactor = self._reactor
+        around = Surroundings(reactor.send, self.note, self.follow, files.fault, self._clock, reactor.flush)
         computing = Computing(dict(self._members.hellos), dict(self._members.ready))
         driver = self._driver = self._reactor.while_beating(
             lambda: self._kind(self._files, plan, source, around, computing)

@@ -128,12 +128,16 @@ class Dispatcher:
     def send_ready(self) -> None:
         """Send every unit that may go and fits into the time that is left."""
         self._pace.consider_all()
-        for offers in rounds(self._readiness.offer(self._pace.fits), self._jobs):
+        offered = self._readiness.offer(self._pace.fits)
+        for offers in rounds(offered, self._jobs):
             sent = [self._send(offer) for offer in offers]
             sent += [self._join(job, part) for job, part in joining(offers, self._jobs)]
             for request in sent:
                 self._in_flight[request].together = tuple(sent)
             self._begin_if_ready(sent)
+        self._around.flush()
+        for offer in offered:
+            self._around.fault("master.sent" if offer.moves is None else "master.moving")
 
     def _send(self, offer: Offer) -> int:
         unit, job = offer.unit, self._jobs[offer.unit] if offer.moves is None else self._moving(offer.unit, offer.moves)
@@ -145,7 +149,6 @@ class Dispatcher:
             order = Move(self._requests, offer.moves.role, offer.moves.replica, offer.moves.number)
             flight = InFlight(job, offer.replay, self._around.clock(), order, moves=offer.moves)
             self._in_flight[order.id] = flight
-        self._around.fault("master.sent" if offer.moves is None else "master.moving")
         self._around.follow(PartSent(unit.step, unit.call, unit.part, job.all_ranks, offer.replay))
         return self._requests
 

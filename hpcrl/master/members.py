@@ -4,7 +4,7 @@ Judges life by what arrived on the master's own monotonic clock, never by anybod
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from hpcrl.errors import ExitCode
@@ -14,7 +14,6 @@ from hpcrl.wire.messages import AgentHello, Beat, BeatHeard, Failed, WorkerExite
 LEAST_ANSWER_S = 3.0
 """How long whoever is asked for a sign of life may take at least. Threads that talk answer in milliseconds."""
 
-ALIVE = Beat()
 FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 
 
@@ -114,10 +113,13 @@ class Members:
             member.asked = self.clock()
         return asked
 
-    def beat_for(self, member: Member) -> Beat:
-        """The master's own, with the answer to the member's newest one, which is given once."""
-        beat, member.beat = member.beat, None
-        return ALIVE if beat is None else Beat(heard=BeatHeard(*beat, self.clock(), self.now()))
+    def beats(self) -> Iterator[tuple[bytes, Beat]]:
+        """The master's own, to everybody: with the answer to the newest one of an agent, which is given once."""
+        alive = Beat(sent=self.clock())
+        for member in self.everybody:
+            beat, member.beat = member.beat, None
+            answer = None if beat is None else BeatHeard(*beat, self.clock(), self.now())
+            yield member.identity, alive if answer is None else Beat(sent=alive.sent, heard=answer)
 
     def answered(self, identity: bytes) -> None:
         member = self._by_identity.get(identity)
@@ -178,9 +180,11 @@ class Members:
         self.failures.append(RaisedError(self.clock(), told))
 
     def missed(self, sender: str) -> None:
-        """A message of this sender got lost: nobody knows what it said."""
+        """A message of this sender got lost: nobody knows what it said. What a relay carried is missed by itself."""
         who = ".".join(sender.split(".")[:1])
         kind, _, node = who.partition("-")
+        if kind == "relay":
+            return
         if kind == "agent" and self.is_spare(int(node)):
             return  # it connects anew
         self.losses.append(LostMember(self.clock(), who, "a message of it got lost while it reconnected"))

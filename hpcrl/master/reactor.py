@@ -53,6 +53,9 @@ from hpcrl.wire.script_messages import (
 
 TICK_MS = 50
 QUICK_TICK_S = 0.005
+GATHER_S = 1e-5
+"""A worker: turns are so far apart where messages keep coming. What many say at about the same time is then heard, and
+written into the journal, together."""
 LOOK_S = 0.3
 """How often it is looked for who fell silent, at most."""
 
@@ -67,15 +70,21 @@ class Connections(Protocol):
         """Where they connect to."""
         ...
 
-    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
-        """Wait until something has come, and take all of it: (where it came from, message)."""
+    def receive(self, timeout_ms: int, gather_s: float) -> list[tuple[bytes, Message]]:
+        """Wait until something has come, and for so long since the last time; take all of it: (where it came from,
+        message)."""
         ...
 
     def take_lost(self) -> list[str]:
         """The senders of messages that got lost."""
         ...
 
-    def send(self, identity: bytes, body: Message) -> None: ...
+    def send(self, identity: bytes, body: Message) -> None:
+        """At once, or with the next `flush` or `receive`."""
+        ...
+
+    def flush(self) -> None:
+        """Let what was sent leave."""
 
     def close(self) -> None:
         """Give what was sent last some time to leave."""
@@ -91,13 +100,18 @@ class Sockets:
         self._poller = zmq.Poller()
         for source in (self._hub.socket, wakes):
             self._poller.register(source, zmq.POLLIN)
+        self._received = 0.0
 
     @property
     def address(self) -> str:
         return self._hub.address
 
-    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
+    def receive(self, timeout_ms: int, gather_s: float) -> list[tuple[bytes, Message]]:
+        self._hub.flush()
         self._poller.poll(timeout_ms)
+        if (early_s := self._received + gather_s - time.monotonic()) > 0:
+            time.sleep(early_s)
+        self._received = time.monotonic()
         return [(identity, envelope.body) for identity, envelope, _raw in self._hub.receive()]
 
     def take_lost(self) -> list[str]:
@@ -107,7 +121,11 @@ class Sockets:
     def send(self, identity: bytes, body: Message) -> None:
         self._hub.send(identity, body)
 
+    def flush(self) -> None:
+        self._hub.flush()
+
     def close(self) -> None:
+        self._hub.flush()
         self._hub.socket.close(1000)
         self._context.term()
 
@@ -189,12 +207,13 @@ class Reactor:
     def turn(self, tick_ms: int = TICK_MS) -> None:
         """Beat, hear what came, notice who fell silent. Blocks for at most a tick."""
         self._beat()
-        came = self._sockets.receive(tick_ms)
+        came = self._sockets.receive(tick_ms, GATHER_S * len(self.members.workers))
         self.members.forgive(slept_s=self._clock() - self._last_turn)
         self._last_turn = self._clock()
         self.signals.quiet()
         for identity, body in came:
             self._hear(identity, body)
+        self._sockets.flush()
         for sender in self._sockets.take_lost():
             self.members.missed(sender)
         self._find_silent()
@@ -231,6 +250,10 @@ class Reactor:
         """To the agent of a node."""
         self._sockets.send(self.members.agents[node].identity, body)
 
+    def flush(self) -> None:
+        """Let what was sent leave, before something that may be slow."""
+        self._sockets.flush()
+
     def send_to_all(self, body: Message) -> None:
         for member in self.members.everybody:
             self._sockets.send(member.identity, body)
@@ -251,8 +274,8 @@ class Reactor:
         self._next_beat = self._clock() + self._cluster.heartbeat_s
         if self.listener is not None:
             self.listener.refuse_superseded()
-        for member in self.members.everybody:
-            self._sockets.send(member.identity, self.members.beat_for(member))
+        for identity, beat in self.members.beats():
+            self._sockets.send(identity, beat)
 
     def _find_silent(self) -> None:
         """Nobody's silence is judged by less than a beat."""

@@ -93,7 +93,7 @@ class Saving:
         return not self._cuts and not self._exports
 
     def _complete(self, cut: Cut) -> bool:
-        return all(cut.shards.get(role, {}).keys() >= set(ranks) for role, ranks in self._ranks.items())
+        return all(len(cut.shards.get(role, ())) == len(ranks) for role, ranks in self._ranks.items())
 
     def _in_order(self, cut: Cut) -> dict[str, list[FileRef]]:
         return {role: [cut.shards[role][rank] for rank in ranks] for role, ranks in self._ranks.items()}

@@ -78,7 +78,7 @@ class Cluster:
         """Those whose moment has come → whether it found whom it is about."""
 
     # ── the master's connections ──────────────────────────────────────────────────────────────────────────────────────
-    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
+    def receive(self, timeout_ms: int, gather_s: float = 0.0) -> list[tuple[bytes, Message]]:
         """Go on to whatever comes next; nothing where the master looks at its clock before."""
         clock, end_ns = self._clock, self._clock.now_ns + (TICK_NS if self.restless() else LOOK_NS)
         while not self._inbox and timeout_ms and clock.now_ns < end_ns:
@@ -96,6 +96,9 @@ class Cluster:
     def send(self, identity: bytes, body: Message) -> None:
         if (hear := self._hear.get(identity)) is not None:
             self._clock.after(MESSAGE_NS, partial(hear, body))
+
+    def flush(self) -> None:
+        """Nothing waits."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -3,7 +3,8 @@
 Every connection is encrypted and authenticated by CURVE with the one key pair of the run: a peer that does not hold it
 is refused in the handshake. Inside, each sender numbers its envelopes; a frame whose number is not larger than the
 last of its sender, or which is not an envelope, is dropped and counted; a number that was left out means that a message
-got lost while a connection was made anew, and is told. Knows nothing of what the messages mean.
+got lost while a connection was made anew, and is told. A `Hub` reaches members by the relay that carried what they said
+(`hpcrl.wire.relay`), if one did. Knows nothing of what the messages mean.
 """
 
 import threading
@@ -20,7 +21,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
 from hpcrl.wire.envelope import Envelope, Received, decode, encode, encode_body
-from hpcrl.wire.messages import Message
+from hpcrl.wire.messages import Bundle, Message
 
 _MORE, _NOW = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 """As numbers: pyzmq's own words cost more than what they ask for."""
@@ -122,13 +123,11 @@ class Hub:
         self._sent: defaultdict[bytes, int] = defaultdict(int)
         self._encoded: tuple[Message | None, msgspec.Raw] = None, msgspec.Raw()
         """What was sent last, to be sent to others."""
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.linger = 0
-        self.socket.sndhwm = self.socket.rcvhwm = 0
-        self.socket.router_handover = True
-        self.socket.curve_server = True
-        self.socket.curve_secretkey = key.secret
-        self.socket.curve_publickey = key.public
+        self._relays: dict[bytes, bytes] = {}
+        """Member → the relay that carries what it and this hub tell each other."""
+        self._bundles: defaultdict[bytes, list[tuple[bytes, bytes]]] = defaultdict(list)
+        """By relay: what was not given to it yet."""
+        self.socket = router(context, key)
         listening = listen(network)
         self.address = f"tcp://{network.host}:{listening.getsockname()[1]}"
         listening.setblocking(False)
@@ -137,20 +136,42 @@ class Hub:
 
     def receive(self) -> list[tuple[bytes, Received, list[bytes]]]:
         """What has come and is accepted: (where it came from, envelope, raw frames)."""
-        found, accept = [], self.incoming.accept
-        for identity, frame, *raw in _waiting(self.socket, addressed=True):
-            if (envelope := accept(frame)) is not None:
+        found, accept = list[tuple[bytes, Received, list[bytes]]](), self.incoming.accept
+        for identity, frame, *raw in waiting(self.socket, addressed=True):
+            if (envelope := accept(frame)) is None:
+                continue
+            if isinstance(envelope.body, Bundle):
+                for member, carried in envelope.body.frames:
+                    self._relays[member] = identity
+                    if (inner := accept(carried)) is not None:
+                        found.append((member, inner, []))
+            else:
                 found.append((identity, envelope, raw))
         return found
 
     def send(self, identity: bytes, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
-        self._sent[identity] += 1
+        """At once, or with the next `flush`: what a relay carries, which takes no raw frames."""
         if body is not self._encoded[0]:
             self._encoded = body, encode_body(body)
-        frame = encode(Envelope(self.name, self._sent[identity], self._encoded[1]))
+        frame = self._numbered(identity, self._encoded[1])
         if raw:
             self.socket.send_multipart([identity, frame, *raw], copy=False)
-            return
+        elif (relay := self._relays.get(identity)) is not None:
+            self._bundles[relay].append((identity, frame))
+        else:
+            self._send(identity, frame)
+
+    def flush(self) -> None:
+        """Give relays what was sent to their members."""
+        bundles, self._bundles = self._bundles, defaultdict(list)
+        for relay, frames in bundles.items():
+            self._send(relay, self._numbered(relay, Bundle(frames)))
+
+    def _numbered(self, identity: bytes, body: Bundle | msgspec.Raw) -> bytes:
+        self._sent[identity] += 1
+        return encode(Envelope(self.name, self._sent[identity], body))
+
+    def _send(self, identity: bytes, frame: bytes) -> None:
         self.socket.send(identity, _MORE)
         self.socket.send(frame)
 
@@ -175,7 +196,7 @@ class Link:
 
     def receive(self) -> list[tuple[Received, list[bytes]]]:
         """What has come and is accepted: (envelope, raw frames)."""
-        frames = [(self.incoming.accept(frame), raw) for frame, *raw in _waiting(self.socket, addressed=False)]
+        frames = [(self.incoming.accept(frame), raw) for frame, *raw in waiting(self.socket, addressed=False)]
         return [(envelope, raw) for envelope, raw in frames if envelope is not None]
 
     def send(self, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
@@ -187,7 +208,19 @@ class Link:
         self.socket.close(linger_ms)
 
 
-def _waiting(socket: zmq.Socket, addressed: bool) -> Iterator[list[bytes]]:
+def router(context: zmq.Context, key: RunKey) -> zmq.Socket:
+    """One that members of the run may connect to, once it is bound."""
+    socket = context.socket(zmq.ROUTER)
+    socket.linger = 0
+    socket.sndhwm = socket.rcvhwm = 0
+    socket.router_handover = True
+    socket.curve_server = True
+    socket.curve_secretkey = key.secret
+    socket.curve_publickey = key.public
+    return socket
+
+
+def waiting(socket: zmq.Socket, addressed: bool) -> Iterator[list[bytes]]:
     """The multipart messages that are there now, and no more of them than leave time for other things. Before one that
     is `addressed` comes a frame that says where from.
 

@@ -203,9 +203,16 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     work: int = 0
     """Changes while the process comes further with that, and says so in no other way (`processes.work_done`)."""
     sent: float = 0.0
-    """Of an agent: when, by its clock that nobody sets."""
+    """Of an agent or the master: when, by its clock that nobody sets."""
     heard: BeatHeard | None = None
     """Of the master, to an agent: its newest beat. Measures how far their clocks are apart."""
+
+
+# ── relay → master, master → relay ────────────────────────────────────────────────────────────────────────────────────
+class Bundle(msgspec.Struct, frozen=True, tag=True):
+    """What several workers of a node say, or are told: whose it is, and the frame, in order."""
+
+    frames: list[tuple[bytes, bytes]]
 
 
 # ── master → any, any → master ────────────────────────────────────────────────────────────────────────────────────────
@@ -391,4 +398,4 @@ Report = Syn | Reply | Moved | Spilled | ShardWritten | ShardsVerified | ExportW
 ToAgent = StartWorkers | WorkersConnected | KeepStep | RemoveParts | ShowStacks | Finish | AreYouThere | Beat
 ToWorker = Begin | Request | Move | LetGo | Ack | Save | Verify | Assemble | Finish | AreYouThere | Beat | ToScript
 ToPeer = Fetch | Rows
-Message = ToMaster | ToAgent | ToWorker | ToPeer
+Message = ToMaster | ToAgent | ToWorker | ToPeer | Bundle

@@ -69,7 +69,7 @@ class Script:
     plan_seen: list[bool] = field(default_factory=list)
     run: RunDirectory | None = None
 
-    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
+    def receive(self, timeout_ms: int, _gather_s: float) -> list[tuple[bytes, Message]]:
         self.now += timeout_ms / 1000
         if timeout_ms == 0:  # it only beats while something slow is done
             return []
@@ -86,6 +86,9 @@ class Script:
 
     def send(self, identity: bytes, body: Message) -> None:
         self.sent.append((identity, body))
+
+    def flush(self) -> None:
+        pass
 
     def quiet(self) -> None:
         pass
@@ -226,11 +229,11 @@ def test_calls_in_flight_have_the_grace_to_end_and_a_user_who_wants_it_now_gives
         at = stage(tmp_path / stop, ALL_CAME)
         asked: list[float] = []
 
-        def receive(timeout_ms: int, at: Stage = at, stop: Any = stop, asked: list[float] = asked) -> Any:
+        def receive(tick_ms: int, gather_s: float, at: Stage = at, stop: Any = stop, asked: list[float] = asked) -> Any:
             if at.script.orders(Request) and not asked:
                 asked.append(at.script.now)
                 at.commands.stop = stop
-            return Script.receive(at.script, timeout_ms)
+            return Script.receive(at.script, tick_ms, gather_s)
 
         at.script.receive = receive  # type: ignore[method-assign]
         assert at.ends().state == "stopped"

@@ -60,7 +60,7 @@ class Line:
     def __init__(self) -> None:
         self.beats: list[float] = []
 
-    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
+    def receive(self, timeout_ms: int, _gather_s: float) -> list[tuple[bytes, Message]]:
         time.sleep(timeout_ms / 1000)
         return []
 
@@ -69,6 +69,9 @@ class Line:
 
     def send(self, _identity: bytes, _body: Message) -> None:
         self.beats.append(time.monotonic())
+
+    def flush(self) -> None:
+        pass
 
     def quiet(self) -> None:
         pass

@@ -65,6 +65,8 @@ class Stage:
     sent: list[tuple[bytes, Message]] = field(default_factory=list)
     caught: str = ""
     polls: int = 0
+    left: int = 0
+    """How many of what was sent have left."""
 
     def __post_init__(self) -> None:
         self.members = Members(1, CLUSTER.lost_after_s, lambda: self.now)
@@ -73,7 +75,7 @@ class Stage:
         self.reactor.listener = self.attempt
 
     # as sockets
-    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
+    def receive(self, timeout_ms: int, _gather_s: float) -> list[tuple[bytes, Message]]:
         said, self.says = self.says, []
         self.now += 0.0 if said else timeout_ms / 1000
         return said
@@ -84,6 +86,9 @@ class Stage:
 
     def send(self, identity: bytes, body: Message) -> None:
         self.sent.append((identity, body))
+
+    def flush(self) -> None:
+        self.left = len(self.sent)
 
     # as signals
     def quiet(self) -> None:
@@ -130,11 +135,11 @@ def test_while_something_slow_is_done_elsewhere_everybody_goes_on_hearing_beats(
 
     receive = stage.receive
 
-    def tick(timeout_ms: int) -> list[tuple[bytes, Message]]:
+    def tick(timeout_ms: int, gather_s: float) -> list[tuple[bytes, Message]]:
         stage.now += 0.25
         if stage.now > 60.0:
             enough.set()
-        return [(member, Beat()) for member in (b"agent", b"worker0", b"worker1")] + receive(timeout_ms)
+        return [(member, Beat()) for member in (b"agent", b"worker0", b"worker1")] + receive(timeout_ms, gather_s)
 
     stage.receive = tick  # type: ignore[method-assign]
     stage.sent.clear()
@@ -201,9 +206,28 @@ def test_a_worker_is_ready_or_has_failed_when_it_says_so_itself(stage: Stage) ->
 
 
 def test_losses_stand_in_the_order_in_which_they_were_learned(stage: Stage) -> None:
-    stage.lost = ["worker-1.a003.55", "agent-0.9"]
+    stage.lost = ["relay-0.9", "worker-1.a003.55", "agent-0.9"]
     stage.say((b"agent", WorkerExited(3, 0, "killed by SIGKILL", None, "logs/worker-0.err")))
     assert [loss.who for loss in stage.members.losses] == ["worker-0", "worker-1", "agent-0"]
+
+
+def test_what_a_turn_says_has_left_when_it_ends(stage: Stage) -> None:
+    stage.now += CLUSTER.heartbeat_s
+    stage.say((b"third", AgentHello(1, "other", 2, 9)))
+    assert stage.sent[-1] == (b"third", Finish(int(ExitCode.NEVER_REQUEUE))) and stage.left == len(stage.sent)
+
+
+def test_a_beat_says_when_it_was_sent_and_answers_an_agents_once(stage: Stage) -> None:
+    stage.say((b"agent", Beat(sent=5.0)))
+    for answers in (True, False):
+        stage.sent.clear()
+        stage.now += CLUSTER.heartbeat_s
+        stage.reactor.turn()
+        beats = {identity: body for identity, body in stage.sent if isinstance(body, Beat)}
+        assert beats.keys() == {b"agent", b"worker0", b"worker1"}
+        assert {beat.sent for beat in beats.values()} == {stage.now - 0.05}
+        assert beats[b"worker0"].heard is None
+        assert (beats[b"agent"].heard is not None) == answers
 
 
 def test_a_node_is_told_to_go_by_its_own_agent_alone(stage: Stage) -> None:

@@ -1,41 +1,12 @@
 """Channels: members talk, strangers and replays are refused."""
 
-import time
-from collections.abc import Callable, Iterator
-
 import pytest
 import zmq
+from support.hearing import within
 
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.wire.envelope import Envelope, encode
 from hpcrl.wire.messages import Ack, Beat, Syn
-
-
-@pytest.fixture
-def key() -> RunKey:
-    return RunKey.generate()
-
-
-@pytest.fixture
-def context() -> Iterator[zmq.Context]:
-    context = zmq.Context()
-    plain_socket, made = context.socket, []
-    context.__dict__["socket"] = lambda kind: made.append(plain_socket(kind)) or made[-1]
-    yield context
-    for socket in made:
-        if socket.type != zmq.REP:
-            socket.close(0)
-    context.term()
-
-
-def within(seconds: float, look: Callable[[], list]) -> list:
-    """What `look` finds, as soon as it finds something."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.005)
-    return []
 
 
 def test_a_member_is_heard_and_answered(context: zmq.Context, key: RunKey) -> None:

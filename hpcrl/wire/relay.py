@@ -1,0 +1,90 @@
+"""Carries what a node's workers and their master tell each other: one connection for the node, one message for many.
+
+Knows nothing of what it carries. Frames are the envelopes of those who talk, numbered by them and read by nobody on the
+way: one that gets lost here is missed where it was to go, as one that gets lost on a connection is.
+"""
+
+import math
+import os
+import threading
+import time
+
+import zmq
+
+from hpcrl.wire.channel import Gatekeeper, Link, RunKey, router, waiting
+from hpcrl.wire.messages import Bundle
+
+GAP_S = 0.001
+"""Between two bundles to the master: what is said alone goes at once, what many say at the same time goes together."""
+LEAVE_S = 5.0
+
+
+class Outbox:
+    """Frames, with who says them, that are to go in the next bundle."""
+
+    def __init__(self) -> None:
+        self._frames: list[tuple[bytes, bytes]] = []
+        self._taken = -GAP_S
+
+    def add(self, identity: bytes, frame: bytes) -> None:
+        self._frames.append((identity, frame))
+
+    def wait_s(self, now: float) -> float | None:
+        """How long the next bundle is to wait; None where there is nothing to send."""
+        return max(0.0, self._taken + GAP_S - now) if self._frames else None
+
+    def take(self, now: float) -> Bundle:
+        """All that is there."""
+        bundle, self._frames, self._taken = Bundle(self._frames), [], now
+        return bundle
+
+
+class Relay:
+    """Of one node, and one connection of it: a thread from `start` to `close`.
+
+    Workers connect to `address`, a name of the kernel's (an abstract Unix socket): no port, no file, and gone with the
+    process.
+    """
+
+    def __init__(self, context: zmq.Context, key: RunKey, name: str, master: str) -> None:
+        Gatekeeper(context, key)
+        self._workers = router(context, key)
+        self.address = f"ipc://@hpcrl.{name}"
+        self._workers.bind(self.address)
+        self._master = Link(context, key, name, master)
+        self._outbox = Outbox()
+        self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Carry nothing more."""
+        os.eventfd_write(self._stop, 1)
+        self._thread.join(LEAVE_S)
+        os.close(self._stop)
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._workers, self._master.socket, self._stop):
+            poller.register(source, zmq.POLLIN)
+        came: dict[object, int] = {}
+        while self._stop not in came:
+            wait_s = self._outbox.wait_s(time.monotonic())
+            came = dict(poller.poll(None if wait_s is None else math.ceil(wait_s * 1000)))
+            if self._master.socket in came:
+                self._to_workers()
+            if self._workers in came:
+                for identity, frame in waiting(self._workers, addressed=True):
+                    self._outbox.add(identity, frame)
+            if self._outbox.wait_s(now := time.monotonic()) == 0.0:
+                self._master.send(self._outbox.take(now))
+        self._workers.close(0)
+        self._master.close()
+
+    def _to_workers(self) -> None:
+        for envelope, _raw in self._master.receive():
+            if isinstance(envelope.body, Bundle):
+                for parts in envelope.body.frames:
+                    self._workers.send_multipart(parts)
