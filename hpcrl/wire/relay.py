@@ -78,7 +78,8 @@ class Relay:
             if self._workers in came:
                 for identity, frame in waiting(self._workers, addressed=True):
                     self._outbox.add(identity, frame)
-            if self._outbox.wait_s(now := time.monotonic()) == 0.0:
+            wait_s = self._outbox.wait_s(now := time.monotonic())
+            if wait_s == 0.0 or (wait_s is not None and self._stop in came):
                 self._master.send(self._outbox.take(now))
         self._workers.close(0)
         self._master.close()
