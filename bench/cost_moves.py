@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.pool import RankPool, gloo_pool  # noqa: E402
 
-from hpcrl.algos.profile_links import host_copies, links, memory_speed  # noqa: E402
+from hpcrl.algos.profile_links import copy_speed, host_copies, links, memory_speed  # noqa: E402
 from hpcrl.algos.profile_subject import opened  # noqa: E402
 from hpcrl.config.model import ModelConfig  # noqa: E402
 from hpcrl.parallel.moving import carry_out  # noqa: E402
@@ -55,11 +55,11 @@ class Lasting(NamedTuple):
         return self.predicted / self.measured - 1
 
 
-def rates_on(context: Any) -> tuple[Links, Link, float]:
+def rates_on(context: Any) -> tuple[Links, Link, float, float]:
     """On a rank: links, host copies and memory, as a profile measures them."""
     keep_freed_memory()
     timer, group = timer_of(context, cpu=False), everyone_of(context)
-    return links(timer, group), host_copies(timer), memory_speed(timer)
+    return links(timer, group), host_copies(timer), memory_speed(timer), copy_speed(timer)
 
 
 def moved(context: Any, source: str, target: str) -> float:
@@ -101,9 +101,10 @@ def lasting(work: Path) -> list[Lasting]:
         for turn in range(TURNS):
             rates.append(pool.run(rates_on)[0])
             turns.append(_turn(pool, work / str(turn)))
-    near, host, speed = zip(*rates, strict=True)
+    near, host, speed, copying = zip(*rates, strict=True)
     middle = Links(*map(_middle, zip(*map(msgspec.structs.astuple, near), strict=True)))
-    fields = {"near": middle, "host": _middle(host), "bytes_per_s": median(speed)}
+    speeds = {"bytes_per_s": median(speed), "copied_per_s": median(copying)}
+    fields = {"near": middle, "host": _middle(host)} | speeds
     known = msgspec.structs.replace(CPU_CORE, source="this bench", **fields)
     model, experiment = MODEL.with_head("vocabulary"), experiment_in(work)
     nothing = Workload(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -132,7 +133,7 @@ def _predicted(what: str, costs: CostModel) -> float:
     if target[0] in ("released", "brought"):
         return costs.release_nanoseconds("reference", at) / 1e9
     moved = MoveCosts(costs.models["reference"], BYTES, 2, costs.rates)
-    return moved.nanoseconds(at, _placed(target[0])) / 1e9
+    return int(moved.matrix([at], [_placed(target[0])])[0, 0]) / 1e9
 
 
 def _placed(layout: str) -> Placed:

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.profile_links import disk, host_copies, links, memory_speed, product_rates
+from hpcrl.algos.profile_links import copy_speed, disk, host_copies, links, memory_speed, product_rates
 from hpcrl.algos.profile_subject import Subject, Timer, opened, usual
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.data.samples import SequenceSample
@@ -75,6 +75,7 @@ class Measurer:
             links={"host": host_copies(timer), "disk": disk(timer, self._folder)},
             products={it.dtype: product_rates(timer, it.dtype) for it in self._models.values()},
             bytes_per_s=memory_speed(timer),
+            copied_per_s=copy_speed(timer),
             memory=torch.cuda.get_device_properties(device).total_memory if is_gpu else 0,
             device=torch.cuda.get_device_name(device) if is_gpu else "cpu",
             software=f"torch {torch.__version__}",

@@ -20,12 +20,9 @@ from torch import Tensor
 from hpcrl.ops.library import compiled_for_cuda
 from hpcrl.ops.rectangles import Memory, Runs, copy_rectangles, launch
 from hpcrl.parallel.group import Group, Message, Pending
-from hpcrl.placement.moving import Moves, Round, Transfer
+from hpcrl.placement.moving import ALONE_BYTES, Moves, Round, Transfer
 from hpcrl.placement.pass_memory import STAGED_BYTES
 from hpcrl.placement.rectangles import NONE, Rectangles, joined
-
-ALONE_BYTES = 2**20
-"""A part of so much is a message of its own, for it may be one run. To pack less costs less than to announce it."""
 
 LAUNCHED_BYTES = 4 * 2**20
 """Rectangles of fewer bytes each go in one launch: torch has one for each, in whose time it copies about so much."""

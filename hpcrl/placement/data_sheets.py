@@ -116,6 +116,7 @@ CPU_CORE = Rates(
         "fp64": Curve(((32, 12e9), (128, 15e9), (512, 19e9))),
     },
     bytes_per_s=23 * GIGA,
+    copied_per_s=8 * GIGA,
     memory=8 * GIB,
     fixed=Fixed(block_ns=250_000, pass_ns=700_000, round_ns=300_000, call_ns=8_000_000),
     near=Links(Link(120_000, 1.5 * GIGA), Link(80_000, 1.5 * GIGA)),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import lcm
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.placement.abilities import cut_by, server_of
 from hpcrl.placement.holdings import Holding, holdings, part_holdings, served_holdings
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.moving import Transfer, moves
+from hpcrl.placement.moving import ALONE_BYTES, Round, moves
 from hpcrl.placement.pass_memory import STAGED_BYTES
 from hpcrl.placement.placing import Placed
 from hpcrl.placement.rates import SECOND, Links, Rates
@@ -28,8 +28,6 @@ KINDS = 2**31
 """More than there are."""
 AT_ONCE = 2**17
 """Numbers of an array with which pairs of places are reckoned together."""
-PACKED = 2
-"""How often a byte that is sent or received is copied besides."""
 
 
 class _Traffic(NamedTuple):
@@ -39,6 +37,8 @@ class _Traffic(NamedTuple):
     near_received: np.ndarray
     far_sent: np.ndarray
     far_received: np.ndarray
+    packed: np.ndarray
+    """Of them, what is copied to be sent, or once received."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +63,11 @@ class MoveCosts:
         nodes = tuple(rank // self.slots for rank in range(world))
         sides = [self._held(it, world) for it in (home, place)]
         views = [moves(*sides, nodes, rank) for rank in range(world)]
-        copied = max(view.copied[0].numel for view in views) * self.size
+        copied = np.array([view.copied[0].numel for view in views], np.float64) * self.size
         rounds = []
-        for number in (0, 1):
-            sums = [
-                [
-                    self._by_distance(side, nodes, rank)
-                    for side in (view.rounds[number].sends, view.rounds[number].receives)
-                ]
-                for rank, view in enumerate(views)
-            ]
-            table = np.array(sums, np.float64).reshape(world, 4).T * self.size
-            rounds.append(_Traffic(table[0], table[2], table[1], table[3]))
+        for of in zip(*(view.rounds for view in views), strict=True):
+            sums = [self._sums(it, nodes, rank) for rank, it in enumerate(of)]
+            rounds.append(_Traffic(*np.array(sums, np.float64).T * self.size))
         return round(float(self._lasting(rounds, copied)))
 
     def matrix(self, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
@@ -127,9 +120,9 @@ class MoveCosts:
 
     def _nearly(self, cells: "_Cells", source: np.ndarray, target: np.ndarray, times_BN: np.ndarray) -> np.ndarray:
         """Of nodes that have the same, one is reckoned with, as many times as there are."""
-        rounds, copied_B = _shared_out(cells.numel_C, source, target, times_BN)
+        rounds, copied_BR = _shared_out(cells, source, target, times_BN)
         scaled = [_Traffic(*(each * self.size for each in traffic)) for traffic in rounds]
-        return np.rint(self._lasting(scaled, copied_B * self.size)).astype(np.int64)
+        return np.rint(self._lasting(scaled, copied_BR * self.size)).astype(np.int64)
 
     def _cells_of(self, shape: tuple[int, int, int, int]) -> "_Cells":
         if shape not in self._cells:
@@ -138,22 +131,24 @@ class MoveCosts:
         return self._cells[shape]
 
     def _lasting(self, rounds: Iterable[_Traffic], copied: Any) -> Any:
-        """Rounds follow each other; in each, a worker sends and receives at once, near and far after another."""
-        found = PACKED * copied / self.rates.bytes_per_s * SECOND
-        for of in rounds:
-            near, far = np.maximum(of.near_sent, of.near_received), np.maximum(of.far_sent, of.far_received)
-            lasting = _over(self.rates.near, of.near_sent, of.near_received)
-            lasting = lasting + _over(self.rates.far, of.far_sent, of.far_received)
-            packing = PACKED * (near + far) / self.rates.bytes_per_s * SECOND
-            found = found + (lasting + packing).max(axis=-1, initial=0.0)
+        """Rounds follow each other; in each, a worker sends and receives at once, near and far after another. It copies
+        what is packed, and in the first round what it has already."""
+        found = 0.0
+        for of, own in zip(rounds, (copied, 0.0), strict=True):
+            near, far = self.rates.near, self.rates.far
+            lasting = _over(near, of.near_sent, of.near_received) + _over(far, of.far_sent, of.far_received)
+            found = found + (lasting + self.rates.copying(of.packed + own)).max(axis=-1, initial=0.0)
         return found
 
-    def _by_distance(self, transfers: Iterable[Transfer], nodes: Sequence[int], rank: int) -> tuple[int, int]:
-        """Numbers to or from workers of the own node, and of others."""
-        sums = [0, 0]
-        for it in transfers:
-            sums[nodes[it.peer] != nodes[rank]] += it.rectangles.numel
-        return sums[0], sums[1]
+    def _sums(self, of: Round, nodes: Sequence[int], rank: int) -> list[int]:
+        """Of numbers, as a `_Traffic` has them."""
+        found = [
+            sum(it.rectangles.numel for it in side if (nodes[it.peer] == nodes[rank]) == is_near)
+            for is_near in (True, False)
+            for side in (of.sends, of.receives)
+        ]
+        alone = max(1, ALONE_BYTES // self.size)
+        return [*found, sum(it.packed(alone) for it in (*of.sends, *of.receives))]
 
     def _held(self, place: Placed, world: int) -> tuple[Holding, ...]:
         key = ("held", place.layout, place.ranks, place.backend, world)
@@ -219,11 +214,13 @@ class _Cells(NamedTuple):
     cut_C: tuple[np.ndarray, np.ndarray]
     """Of both sides, whose tensor rank it is."""
     is_whole_C: np.ndarray
+    packs_C: np.ndarray
+    """Whether it lies in many short runs: what tensor ranks have of a matrix's columns, which are several matrices'."""
 
     @staticmethod
-    def of(groups: "Counter[tuple[_Stages, bool]]", home: Layout, place: Layout) -> "_Cells":
+    def of(groups: "Counter[tuple[_Stages, _Cut]]", home: Layout, place: Layout) -> "_Cells":
         runs = lcm(home.tp, place.tp)
-        counts = np.array([runs if is_cut else 1 for _, is_cut in groups])
+        counts = np.array([1 if cut == "whole" else runs for _, cut in groups])
         group_C = np.repeat(np.arange(len(groups)), counts)
         run_C = np.arange(len(group_C)) - np.repeat(np.cumsum(counts) - counts, counts)
         members, cuts = [], []
@@ -232,7 +229,9 @@ class _Cells(NamedTuple):
             members.append(member[group_C])
             cuts.append(run_C // (runs // layout.tp))
         numel_C = (np.array(list(groups.values())) / counts)[group_C]
-        return _Cells(numel_C, (members[0], members[1]), (cuts[0], cuts[1]), counts[group_C] == 1)
+        across_C = np.array([cut == "columns" for _, cut in groups])[group_C]
+        is_whole_C = np.array([cut == "whole" for _, cut in groups])[group_C]
+        return _Cells(numel_C, (members[0], members[1]), (cuts[0], cuts[1]), is_whole_C, across_C & (runs > 1))
 
     def held(self, number: int, stage_BR: np.ndarray, cut_BR: np.ndarray) -> np.ndarray:
         """bool [B, C, R]: what workers with these stages and cuts have, of the home (0) or of the place (1)."""
@@ -268,33 +267,36 @@ def _holders(place: Placed) -> Sequence[int]:
 
 
 _Stages = tuple[frozenset[int], frozenset[int]]
+_Cut = Literal["whole", "rows", "columns"]
+"""How tensor ranks have a parameter."""
 
 
 @lru_cache(maxsize=1024)
-def _groups(config: DecoderConfig, home: int, place: int) -> Counter[tuple[_Stages, bool]]:
-    """How many numbers the same stages of both have, and whether they are cut over tensor ranks."""
+def _groups(config: DecoderConfig, home: int, place: int) -> Counter[tuple[_Stages, _Cut]]:
+    """How many numbers the same stages of both have, by how they are cut over tensor ranks."""
     found: dict[str, list[set[int]]] = {}
-    numel, is_cut = {}, {}
+    numel, cut = {}, dict[str, _Cut]()
     for side, pp in enumerate((home, place)):
         for stage, parameters in enumerate(stage_parameters(config, pp)):
             for it in parameters:
                 found.setdefault(it.name, [set(), set()])[side].add(stage)
-                numel[it.name], is_cut[it.name] = it.numel, it.tp_dim is not None
-    sums: Counter[tuple[_Stages, bool]] = Counter()
+                numel[it.name] = it.numel
+                cut[it.name] = "columns" if it.tp_dim else "whole" if it.tp_dim is None else "rows"
+    sums: Counter[tuple[_Stages, _Cut]] = Counter()
     for name, (one, other) in found.items():
-        sums[(frozenset(one), frozenset(other)), is_cut[name]] += numel[name]
+        sums[(frozenset(one), frozenset(other)), cut[name]] += numel[name]
     return sums
 
 
 def _shared_out(
-    numel_C: np.ndarray, source: np.ndarray, target: np.ndarray, times_BN: np.ndarray
+    cells: _Cells, source: np.ndarray, target: np.ndarray, times_BN: np.ndarray
 ) -> tuple[list[_Traffic], np.ndarray]:
-    """Both rounds, and what a worker copies at most: who has something, or wants it, has an even share of the work.
+    """Both rounds, and what each worker copies: who has something, or wants it, has an even share of the work.
 
     bool [B, C, R]: of B pairs, who has something, and who wants it, of N nodes with as many workers each, each there so
     many times.
     """
-    count = times_BN.shape[1]
+    numel_C, count = cells.numel_C, times_BN.shape[1]
     lack = target & ~source
     had_BCN, lack_BCN = (it.reshape(*it.shape[:2], count, -1).sum(axis=3, dtype=np.float64) for it in (source, lack))
     crosses_BCN = (had_BCN == 0) & (lack_BCN > 0)
@@ -304,11 +306,13 @@ def _shared_out(
     node_R = np.repeat(np.arange(count), source.shape[2] // count)
     times_BN1 = times_BN[:, :, None].astype(np.float64)
     crosses_BC1, had_BC1 = crosses_BCN.astype(np.float64) @ times_BN1, np.maximum(1, had_BCN @ times_BN1)
-    received = numel_C @ (lack * (had_BCN > 0)[:, :, node_R]).astype(np.float64)
-    sent = numel_C @ (source * (near_BCN / each_BCN)[:, :, node_R])
-    far_received = numel_C @ (lack * first_BCN[:, :, node_R])
-    far_sent = numel_C @ (source * (crosses_BC1 / had_BC1))
+    near_sent = source * (near_BCN / each_BCN)[:, :, node_R]
+    near_received = (lack * (had_BCN > 0)[:, :, node_R]).astype(np.float64)
+    far_sent, far_received = source * (crosses_BC1 / had_BC1), lack * first_BCN[:, :, node_R]
     spread = numel_C @ (lack * second_BCN[:, :, node_R])
-    none = np.zeros_like(spread)
-    copied_B = (numel_C @ (source & target).astype(np.float64)).max(axis=1, initial=0.0)
-    return [_Traffic(sent, received, far_sent, far_received), _Traffic(spread, spread, none, none)], copied_B
+    packs_C = numel_C * cells.packs_C
+    packed = packs_C @ (near_sent + far_sent + near_received + far_received)
+    none, again = np.zeros_like(spread), 2 * (packs_C @ (lack * second_BCN[:, :, node_R]))
+    first = _Traffic(numel_C @ near_sent, numel_C @ near_received, numel_C @ far_sent, numel_C @ far_received, packed)
+    copied_BR = numel_C @ (source & target).astype(np.float64)
+    return [first, _Traffic(spread, spread, none, none, again)], copied_BR

@@ -22,6 +22,9 @@ from hpcrl.placement.holdings import Holding, Pattern
 from hpcrl.placement.overlaps import Overlaps, found_overlaps, overlaps
 from hpcrl.placement.rectangles import NONE, Rectangles
 
+ALONE_BYTES = 2**20
+"""A part of so much is a message of its own, for it may be one run. To pack less costs less than to announce it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
@@ -31,6 +34,11 @@ class Transfer:
     rectangles: Rectangles
     parts_N: np.ndarray
     """How many elements come one after another from one rectangle to one rectangle: both sides know of the same."""
+
+    def packed(self, alone: int) -> int:
+        """Elements that are copied to be sent, or once received: of parts of fewer than `alone`, and of no one run."""
+        pieces = self.rectangles.pieces(self.parts_N.tolist())
+        return sum(it.numel for it in pieces if it.numel < alone or len(it) > 1 or it.rows_N[0] > 1)
 
 
 @dataclass(frozen=True, eq=False)

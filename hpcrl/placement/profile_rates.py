@@ -34,6 +34,7 @@ def rates_told(told: Sequence[Told], models: Mapping[str, ProfiledModel], call_n
         software=node.software,
         products={**base.products, **{dtype: Curve(tuple(points)) for dtype, points in node.products.items()}},
         bytes_per_s=node.bytes_per_s,
+        copied_per_s=node.copied_per_s or None,
         memory=node.memory or base.memory,
         fixed=_fixed(pieces, base.fixed, call_ns),
         near=near,

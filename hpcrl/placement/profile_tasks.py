@@ -78,6 +78,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     products: dict[str, list[tuple[float, float]]] = {}
     """By type of numbers: (rows, operations a second) of matrix products."""
     bytes_per_s: float = 0.0
+    copied_per_s: float = 0.0
     memory: int = 0
     device: str = ""
     software: str = ""

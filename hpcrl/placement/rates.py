@@ -7,7 +7,7 @@ Two descriptions of one device complement each other. Curves and bandwidths say 
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -188,6 +188,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The same of attention, by a text's length."""
     bytes_per_s: Annotated[float, Meta(gt=0)]
     """Of the device's memory: weights and keys that decoding reads, an optimizer's state, numbers between products."""
+    copied_per_s: Annotated[float, Meta(gt=0)] | None = None
+    """Bytes a second of what is copied within that memory, run by run; None: they are read and written at its speed."""
     memory: int
     """Bytes that it has."""
     fixed: Fixed
@@ -203,6 +205,10 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def pieces(self) -> dict[Piece, Surface]:
         """What was measured, by what it is."""
         return {it.piece: it.surface for it in self.measured}
+
+    def copying(self, size: Any) -> Any:
+        """Nanoseconds in which so many bytes are copied within the device's memory."""
+        return size / (self.copied_per_s or self.bytes_per_s / 2) * SECOND
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)

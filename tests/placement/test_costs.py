@@ -17,12 +17,13 @@ from hpcrl.placement.data_sheets import CPU_CORE, rates_of_gpu
 from hpcrl.placement.exchanges import Party, gathered, party, scattered
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.lengths import spread_lengths
-from hpcrl.placement.memory import estimate_models
+from hpcrl.placement.memory import estimate_models, parameters_held
 from hpcrl.placement.model_costs import block_shape, head_shape
 from hpcrl.placement.move_costs import MoveCosts
 from hpcrl.placement.placing import Placed
 from hpcrl.placement.plan import plan_for
 from hpcrl.placement.rates import Fixed, Link, Links, Measured, Piece, Rates, Surface
+from hpcrl.placement.shards import Cut
 from hpcrl.placement.worker_memory import loads_of
 from hpcrl.placement.workload import workload_of
 from hpcrl.recipes.algorithm import algorithm_of
@@ -211,8 +212,8 @@ MOVED = [
     (Placed(Layout(dp=2), (0, 1), "native"), Placed(Layout(dp=2), (1, 2), "native")),
 ]
 LARGE = DecoderConfig(
-    family="qwen2", vocabulary_size=4096, hidden_size=512, intermediate_size=2048, blocks=24, heads=8, kv_heads=4,
-    head_dim=64, max_positions=1024,
+    family="qwen2", vocabulary_size=4096, hidden_size=2048, intermediate_size=8192, blocks=24, heads=16, kv_heads=8,
+    head_dim=128, max_positions=1024,
 )  # fmt: skip
 
 
@@ -227,7 +228,7 @@ def test_the_fast_way_to_reckon_moves_agrees_with_the_planners_transfers(number:
 def test_what_goes_one_way_takes_as_long_as_messages_that_nothing_comes_to_meet() -> None:
     free, send = Link(0, 1e30), Link(0, 1e9)
     moved = [
-        MoveCosts(LARGE, 4, 4, structs.replace(CPU_CORE, near=Links(free, send, alone), bytes_per_s=1e30))
+        MoveCosts(LARGE, 4, 4, structs.replace(CPU_CORE, near=Links(free, send, alone), copied_per_s=1e30))
         for alone in (None, Link(0, 2e9))
     ]
     whole, halves = (
@@ -237,6 +238,16 @@ def test_what_goes_one_way_takes_as_long_as_messages_that_nothing_comes_to_meet(
     away, met = ([costs.nanoseconds(*pair) for costs in moved] for pair in ((whole, halves[0]), halves))
     assert away[0] > 0 and away[1] == pytest.approx(away[0] / 2, rel=1e-6)
     assert met[0] > 0 and met[1] == pytest.approx(met[0], rel=0.1), "of what is exchanged little goes one way"
+
+
+def test_what_moves_in_one_run_is_not_packed() -> None:
+    free = Link(0, 1e30)
+    moved = MoveCosts(LARGE, 4, 4, structs.replace(CPU_CORE, near=Links(free, free), copied_per_s=1e9))
+    whole, stages, cut = (Placed(it, tuple(range(it.size)), "native") for it in (Layout(), Layout(pp=2), Layout(tp=2)))
+    own = parameters_held(LARGE, Cut(0, 1, 0, 2)) * 4
+    for reckon in (moved.nanoseconds, lambda *of: int(moved.matrix(*([it] for it in of))[0, 0])):
+        assert reckon(whole, stages) == pytest.approx(own, rel=0.02), "a worker copies its own half, and no more"
+        assert reckon(whole, cut) > 1.2 * own
 
 
 def test_a_matrix_of_moves_has_nothing_where_a_call_is_at_home_and_reckons_each_pair_once() -> None:
