@@ -1262,6 +1262,9 @@ ELSEWHERE = {
         "controller/test_rehearsal.py::test_a_computation_draws_from_a_generator_of_its_own"
     ),
     **{f"controller/{advice}": script_advice.FOLLOWED_BY for advice in script_advice.IN_A_LOOP},
+    "controller/advantages.py: Give it e.generation as a further argument.": (
+        "controller/test_advantages.py::test_a_penalty_of_long_responses_counts_from_the_longest"
+    ),
     "placement/check_calls.py: Set {}.layout to {}, or leave out {}.": (
         "recipes/test_registered.py::test_what_is_registered_without_stages_is_not_placed_with_some"
     ),

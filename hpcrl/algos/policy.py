@@ -98,7 +98,8 @@ class Policy:
             config.aggregation,
             constant=float(self.experiment.generation.max_new_tokens),
         )
-        advantages_N = self._advantages(made, config)
+        given = "advantages" in work.batch.keys  # a script has computed them
+        advantages_N = made.double("advantages") if given else self._advantages(made, config)
         if work.step > config.actor_waits:
             training.run(made.sequences, self._columns(made, advantages_N))
         next_kl_coef = self._kl_coef.follow(config.kl, made.mean_kl, made.samples, work.record)

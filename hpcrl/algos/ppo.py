@@ -3,8 +3,9 @@
 Shape legend: N response tokens of this rank's B samples.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from hpcrl.algos.estimates import Rollout, estimate, per_token, shown
 from hpcrl.algos.functional.advantages import masked_advantages
 from hpcrl.algos.functional.losses import counted, value_loss
 from hpcrl.algos.functional.normaliser import Normaliser
-from hpcrl.algos.functional.totals import Total
+from hpcrl.algos.functional.totals import Total, alone
 from hpcrl.algos.policy import KLCoefficient, Policy, Weighed
 from hpcrl.algos.training import Training
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Columns, Engine, Labelled, Objective, Predictions, Sequences
 from hpcrl.recipes.policy import batch
@@ -36,6 +39,27 @@ def generalised(made: Rollout, config: PPOConfig) -> tuple[torch.Tensor, torch.T
 def advantages(made: Rollout, config: PPOConfig) -> torch.Tensor:
     advantages_N, _ = generalised(made, config)
     return made.whitened(advantages_N) if config.whiten_advantages else made.counting(advantages_N)
+
+
+@dataclass(frozen=True)
+class Sections:
+    """What of an experiment advantages depend on."""
+
+    ppo: PPOConfig
+    generation: GenerationConfig
+
+
+def advantages_of(
+    rows: Mapping[str, Sequence[np.ndarray]], ppo: PPOConfig, kl_coef: float, generation: GenerationConfig
+) -> dict[str, Any]:
+    """Advantages and returns of all samples of a step, for a script: key → a row of float64 for each."""
+    count = len(rows["responses"])
+    batch = SequenceSample.from_rows([str(number) for number in range(count)], rows)
+    work = Work(0, "advantages", 0, batch, groups=(count, tuple(range(count))))
+    made = estimate(work, cast(PPOExperiment, Sections(ppo, generation)), kl_coef, alone)
+    ends = np.cumsum(made.sequences.labels)[:-1]
+    found = {"advantages": advantages(made, ppo), "returns": generalised(made, ppo)[1]}
+    return {key: np.split(column_N.numpy(), ends) for key, column_N in found.items()}
 
 
 class Critic:
@@ -69,7 +93,9 @@ class Critic:
     def train_step(self, work: Work, call: MFC) -> Outcome:
         kl_coef = self._kl_coef.begin(self._config.kl, work.record)
         made = estimate(work, self.experiment, kl_coef, self.engine.total)
-        values_N, returns_N = made.double("values"), generalised(made, self._config)[1]
+        given = "returns" in work.batch.keys  # a script has computed them
+        returns_N = made.double("returns") if given else generalised(made, self._config)[1]
+        values_N = made.double("values")
         counting_N = torch.from_numpy(made.sequences.counting)
         training = Training(
             self.engine,

@@ -31,6 +31,8 @@ class RankInfo:
     tp_size: int
     pp_rank: int
     pp_size: int
+    device: str
+    """`cpu`, or `cuda:1` on the second GPU of the run on its node."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +184,9 @@ class WorkerGroup:
         layout, at = home.arrangement, home.places[rank]
         rest, tensor = divmod(at, layout.tp)
         stage, part = divmod(rest, layout.dp)
-        node = self._plan.workers[rank].node
-        return RankInfo(rank, node, part, layout.dp, tensor, layout.tp, stage, layout.pp)
+        worker, device = self._plan.workers[rank], self._plan.experiment["cluster"]["device"]
+        device = device if device == "cpu" else f"cuda:{worker.slot}"
+        return RankInfo(rank, worker.node, part, layout.dp, tensor, layout.tp, stage, layout.pp, device)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         declared = self._calls.declared

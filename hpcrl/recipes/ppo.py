@@ -4,8 +4,10 @@ Advantages are generalised advantage estimates (Schulman et al. 2016) over a cri
 Schulman et al.'s (2017) and Ziegler et al.'s (2019); the defaults are verl's where it has one.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import msgspec
 
 from hpcrl.config.bounds import Natural, Positive, Share
 from hpcrl.config.fields import ChangeClass, NameText
@@ -14,7 +16,7 @@ from hpcrl.data.form import NUMBERS
 from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.recipes import policy
-from hpcrl.recipes.algorithm import Algorithm, RoleKind
+from hpcrl.recipes.algorithm import Algorithm, RoleKind, computed
 from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
 from hpcrl.recipes.texts import TRAINED
 
@@ -22,6 +24,9 @@ from hpcrl.recipes.texts import TRAINED
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(PolicyConfig):
     """PPO with a critic."""
+
+    in_script: ClassVar[str] = "hpcrl.algos.ppo:advantages_of"
+    """What computes its advantages for a script."""
 
     discount: Share = 1.0
     """Discount (gamma)."""
@@ -61,14 +66,30 @@ class PPOExperiment(PolicyExperiment):
     """PPO's hyper-parameters."""
 
 
+def values_of(experiment: PPOExperiment) -> tuple[str, ...]:
+    """What the critic makes."""
+    return ("values", *("values_after",) * (experiment.ppo.cut == "bootstrap"))
+
+
 def recipe(experiment: PPOExperiment) -> tuple[MFC, ...]:
-    values = ("values", *("values_after",) * (experiment.ppo.cut == "bootstrap"))
+    values = values_of(experiment)
     rollout = (*policy.rollout_keys(experiment), *values)
     critic = (
         MFC("critic_inf", "critic", "inference", ("prompts", "responses"), values),
         MFC("critic_train", "critic", "train_step", rollout, shown=("returns",)),
     )
     return policy.calls(experiment, critic, values)
+
+
+def recipe_in_script(experiment: PPOExperiment) -> tuple[MFC, ...]:
+    """PPO's calls, and the advantages as a computation of a script's, which the roles learn from as they are."""
+    reads = (*policy.rollout_keys(experiment), *values_of(experiment))
+    learn = {"actor_train": "advantages", "critic_train": "returns"}
+    calls = [
+        msgspec.structs.replace(call, inputs=(*call.inputs, learn[call.name]), shown=()) if call.name in learn else call
+        for call in recipe(experiment)
+    ]
+    return (*calls, computed("advantages", reads, tuple(learn.values())))
 
 
 ALGORITHM = Algorithm(
@@ -91,3 +112,10 @@ ALGORITHM = Algorithm(
         "critic_train": (*TRAINED, "clip_fraction", "value", "return", "explained_variance"),
     },
 )
+
+IN_SCRIPT = replace(
+    ALGORITHM,
+    recipe=recipe_in_script,
+    made={**ALGORITHM.made, "advantages": NUMBERS.exact, "returns": NUMBERS.exact},
+)
+"""PPO for a script that computes advantages itself, by `hpcrl.controller.advantages`, for actor and critic."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ppo_script, surprise_script
+from support import advantages_script, ppo_script, surprise_script
 from support.archives import archives
 from support.chaos import remains, whole_run
 from support.hosts import write_task
@@ -108,3 +108,30 @@ def test_a_registered_method_of_a_model_gives_in_each_layout_what_one_worker_doe
         assert logged(run, "surprise") == pytest.approx(logged(one, "surprise"), rel=1e-4)
         assert logged(run, "beta") == pytest.approx(logged(one, "beta"), rel=1e-4)
     check_struck(tmp_path, asking(task, "d2"), Blow("worker-1", "worker.executed", 4), d2)
+
+
+ADVANTAGES = f"{Path(advantages_script.__file__)}:ALGORITHM"
+
+
+@pytest.mark.parametrize(("layout", "whitens"), [("one worker", True), ("d2", False), ("d2", True)])
+def test_advantages_that_a_script_computes_are_the_roles_own(
+    task: Path, tmp_path: Path, layout: str, whitens: bool
+) -> None:
+    """To the bit, but where whitening is over several parts, whose sums the graph adds up; there in float64."""
+    of = experiment(task, layout)
+    if apart := layout != "one worker" and whitens:
+        sections = {role: replace(getattr(of, role), dtype="fp64") for role in ("actor", "critic", "reference")}
+        of = replace(of, **sections)
+    of = replace(of, ppo=replace(of.ppo, whiten_advantages=whitens), control=replace(of.control, steps=3))
+    graph, script = (tmp_path / name for name in ("graph", "script"))
+    graph.mkdir()
+    script.mkdir()
+    theirs = remains(whole_run(graph, of))
+    ours = remains(whole_run(script, replace(of, algorithm=ADVANTAGES)))
+    own = [{name: value for name, value in row.items() if name != "script/apart"} for row in ours.metrics]
+    if not apart:
+        assert {row["script/apart"] for row in ours.metrics} == {0.0}
+        assert ours.parameters == theirs.parameters and ours.state == theirs.state
+        assert own == [row for row in theirs.metrics if row["step"]]
+    for row, expected in zip(own, (row for row in theirs.metrics if row["step"]), strict=True):
+        assert row == pytest.approx(expected, rel=1e-9, abs=1e-12)

@@ -204,6 +204,7 @@ def test_groups_tell_their_layout():
         group = run.group("actor")
         assert (group.world_size, group.layout, group.ranks) == (2, "d2t1p1", (0, 1))
         assert (group.info(1).dp_rank, group.info(1).dp_size, group.info(1).tp_size, group.info(1).node) == (1, 2, 1, 0)
+        assert group.info(1).device == "cuda:1"
 
     assert course(script).asked == [ScriptEnded(0)]
 
