@@ -32,6 +32,7 @@ from hpcrl.nameresolve.base import NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import wait_master
 from hpcrl.placement.plan import Plan, read_plan
+from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.channel import Link, RunKey
 from hpcrl.wire.chores import Chore, ChoreReport, KeepStep, RemoveParts
 from hpcrl.wire.envelope import Envelope, decode, encode
@@ -41,7 +42,6 @@ from hpcrl.wire.messages import (
     Assemble,
     Beat,
     Begin,
-    Bundle,
     ExportWritten,
     Finish,
     Message,

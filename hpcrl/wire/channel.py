@@ -20,8 +20,9 @@ from hpcrl.durable.keys import advice, read_key
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
+from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.envelope import Envelope, Received, decode, encode, encode_body
-from hpcrl.wire.messages import Bundle, Message
+from hpcrl.wire.messages import Message
 
 _MORE, _NOW = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 """As numbers: pyzmq's own words cost more than what they ask for."""

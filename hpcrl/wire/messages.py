@@ -13,6 +13,7 @@ from hpcrl.durable.files import FileRef
 from hpcrl.errors import Nature
 from hpcrl.figures import Figures
 from hpcrl.whereabouts import Doing
+from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.chores import ChoreDone, ChoreFailed, KeepStep, RemoveParts
 from hpcrl.wire.holders import RowSource
 from hpcrl.wire.script_messages import FromScript, ToScript
@@ -206,13 +207,6 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     """Of an agent or the master: when, by its clock that nobody sets."""
     heard: BeatHeard | None = None
     """Of the master, to an agent: its newest beat. Measures how far their clocks are apart."""
-
-
-# ── relay → master, master → relay ────────────────────────────────────────────────────────────────────────────────────
-class Bundle(msgspec.Struct, frozen=True, tag=True):
-    """What several workers of a node say, or are told: whose it is, and the frame, in order."""
-
-    frames: list[tuple[bytes, bytes]]
 
 
 # ── master → any, any → master ────────────────────────────────────────────────────────────────────────────────────────

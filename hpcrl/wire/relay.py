@@ -11,8 +11,8 @@ import time
 
 import zmq
 
+from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.channel import Gatekeeper, Link, RunKey, router, waiting
-from hpcrl.wire.messages import Bundle
 
 GAP_S = 0.001
 """Between two bundles to the master: what is said alone goes at once, what many say at the same time goes together."""

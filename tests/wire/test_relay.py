@@ -4,9 +4,10 @@ import pytest
 import zmq
 from support.hearing import within
 
+from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.wire.envelope import Envelope, encode
-from hpcrl.wire.messages import Ack, Bundle, Message, Syn
+from hpcrl.wire.messages import Ack, Message, Syn
 from hpcrl.wire.relay import GAP_S, Outbox, Relay
 
 WORKERS = tuple(f"worker-{rank}" for rank in range(3))
