@@ -15,3 +15,19 @@ def uncollected() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+SELDOM = 100_000
+"""Objects that are made, and not freed, between two looks; Python's own number is 700."""
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Of a process that has hundreds of thousands of objects for long, and makes few that only have each other: each
+    look takes it a while, and finds next to nothing."""
+    before = gc.get_threshold()
+    gc.set_threshold(SELDOM, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

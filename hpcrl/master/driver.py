@@ -37,7 +37,18 @@ from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import ModelName, Plan
 from hpcrl.progress import ShardSaved
 from hpcrl.wire.holders import FROM_DATA, InDataset
-from hpcrl.wire.messages import Assemble, ExportWritten, Report, Save, ShardsVerified, ShardWritten
+from hpcrl.wire.messages import (
+    Assemble,
+    ExportWritten,
+    Moved,
+    Reply,
+    Report,
+    Save,
+    ShardsVerified,
+    ShardWritten,
+    Spilled,
+    Syn,
+)
 from hpcrl.wire.script_messages import FromScript
 
 REPLAYS_WORTH_A_CHECKPOINT = 3
@@ -149,7 +160,11 @@ class Driver(ABC):
 
     def hear(self, body: Report | FromScript) -> None:
         """A worker of this attempt reported."""
-        if isinstance(body, ShardWritten):
+        if isinstance(body, Syn | Reply | Moved | Spilled):
+            executed = self.dispatcher.hear(body)
+            if executed is not None:
+                self._executed(executed)
+        elif isinstance(body, ShardWritten):
             self._around.follow(ShardSaved(body.step, body.role, body.rank, body.seconds))
             if self._saving.shard(body):
                 self._order(body.role, Assemble(body.step, body.role))
@@ -160,12 +175,8 @@ class Driver(ABC):
             if self._saving.assembled(body):
                 done = partial(self._saving.exported, body.step, body.role)
                 self._attempt.export(body.step, body.role, export_of(self._source.experiment, body.role), done)
-        elif isinstance(body, FromScript):
-            self._hear_script(body)
         else:
-            executed = self.dispatcher.hear(body)
-            if executed is not None:
-                self._executed(executed)
+            self._hear_script(body)
 
     def _hear_script(self, body: FromScript) -> None:
         raise ValueError(f"{type(body).__name__} came from a worker, but the run has no script")

@@ -22,6 +22,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError, nature_of
 from hpcrl.events import AttemptEnded
 from hpcrl.foreign import plain
+from hpcrl.garbage import seldom_collected
 from hpcrl.master.allocation import Allocation, AllocationWatch
 from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt, refuse_superseded
@@ -64,7 +65,8 @@ def run_master(
     try:
         fault("master.start")
         run = RunDirectory(run_dir, fault)
-        return Master(run, submission, signals, network, abilities, allocation, granted).serve_run()
+        with seldom_collected():
+            return Master(run, submission, signals, network, abilities, allocation, granted).serve_run()
     finally:
         signals.close()
 

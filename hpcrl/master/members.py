@@ -113,10 +113,10 @@ class Members:
             member.asked = self.clock()
         return asked
 
-    def beats(self) -> Iterator[tuple[bytes, Beat]]:
-        """The master's own, to everybody: with the answer to the newest one of an agent, which is given once."""
+    def beats(self, also_workers: bool) -> Iterator[tuple[bytes, Beat]]:
+        """The master's own: with the answer to the newest one of an agent, which is given once."""
         alive = Beat(sent=self.clock())
-        for member in self.everybody:
+        for member in self.everybody if also_workers else self.agents.values():
             beat, member.beat = member.beat, None
             answer = None if beat is None else BeatHeard(*beat, self.clock(), self.now())
             yield member.identity, alive if answer is None else Beat(sent=alive.sent, heard=answer)

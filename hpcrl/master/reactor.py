@@ -59,6 +59,10 @@ written into the journal, together."""
 LOOK_S = 0.3
 """How often it is looked for who fell silent, at most."""
 
+TO_WORKERS = 8
+"""How many beats workers get, at least, in the time in which one would be missed: their agents get all, and take them
+along."""
+
 Result = TypeVar("Result")
 
 
@@ -196,7 +200,7 @@ class Reactor:
         self._clock = clock
         self._slow = slow or ThreadPoolExecutor(1, thread_name_prefix="slow")
         self._last_turn = clock()
-        self._next_beat = self._next_look = 0.0
+        self._next_beat = self._next_to_workers = self._next_look = 0.0
 
     @property
     def address(self) -> str:
@@ -274,7 +278,10 @@ class Reactor:
         self._next_beat = self._clock() + self._cluster.heartbeat_s
         if self.listener is not None:
             self.listener.refuse_superseded()
-        for identity, beat in self.members.beats():
+        also_workers = self._clock() >= self._next_to_workers
+        if also_workers:
+            self._next_to_workers = self._clock() + self._cluster.orphan_timeout_s / TO_WORKERS
+        for identity, beat in self.members.beats(also_workers):
             self._sockets.send(identity, beat)
 
     def _find_silent(self) -> None:
@@ -290,7 +297,7 @@ class Reactor:
         match body:
             case Beat():
                 pass
-            case Syn() | Reply():
+            case Syn() | Reply() | Spilled() | ShardWritten() | ShardsVerified():
                 self._report(identity, body)
             case AgentHello():
                 self._welcome(identity, body)
@@ -308,7 +315,7 @@ class Reactor:
                 self.members.answered(identity)
             case WorkerReady() | Failed() if self.members.is_current(identity):
                 self._told_of_itself(body)
-            case Moved() | Spilled() | ShardWritten() | ShardsVerified() | ExportWritten():
+            case Moved() | ExportWritten():
                 self._report(identity, body)
             case (
                 NextTurn()
