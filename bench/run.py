@@ -295,10 +295,12 @@ SECTIONS: Mapping[str, Section] = {
     "scale": Section(
         "A master of 1,024 workers",
         "The real master: its process, sockets with CURVE, journal, disk. Its 128 agents and 1,024 workers are "
-        "emulated by two processes on the same cores, which send what real ones send, write small spills and shards, "
-        "and do chores as housekeepers do. The toy graph's six calls in layout d128t8, 4,096 rows a step, five steps; "
-        "a node is lost in the fourth, and another takes its place at once. CPU seconds are those of all of the "
-        "master's threads, encryption included, from one step's close to the next; the step with the loss is left out.",
+        "emulated by two processes on the same cores, which send what real ones send, in bundles as their relays do, "
+        "write small spills and shards, and do chores as housekeepers do. The toy graph's six calls in layout d128t8, "
+        "4,096 rows a step, five steps; a node is lost in the fourth, and another takes its place at once. CPU seconds "
+        "are those of all of the "
+        "master's threads, encryption included, from one step's close to the next; the step with the loss is left out. "
+        "The master has every beat say when it is sent; agents compare these times.",
         lambda work, _: scale.scale(work),
     ),
     "scripted": Section(
