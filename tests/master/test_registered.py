@@ -1,5 +1,6 @@
 """Registered methods of a script, on real processes: each mode, in each layout, killed or not."""
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,10 +9,12 @@ from typing import Any
 
 import pytest
 from support import registered_script
-from support.chaos import Remains, create_run, ends_alike, remains, toy_experiment, whole_run
+from support.chaos import Remains, begin, create_run, ends_alike, finish, outputs, remains, toy_experiment, whole_run
+from support.cluster import wait_until_gone
 from support.faults import Strike
 
 from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.experiment import to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.rundir import RunDirectory
 
@@ -77,6 +80,21 @@ def test_a_script_of_registered_methods_that_is_killed_ends_as_if_nothing_had_ha
 ) -> None:
     run = create_run(tmp_path / "run", scripted())
     ends_alike(run, undisturbed, Strike(tmp_path, "strike", who, point, "KILL", target, nth))
+
+
+def test_a_step_that_is_resumed_on_fewer_workers_keeps_the_values_that_it_had_begun_with(tmp_path: Path) -> None:
+    experiment = replace(scripted(), algorithm=ALGORITHM.replace(":ALGORITHM", ":FEW"))
+    run = create_run(tmp_path / "run", experiment)
+    jobs = begin(run, "first", Strike(tmp_path, "strike", "master", "master.ask", "KILL", "self", 6))
+    assert jobs.wait_for("master", 90) == -signal.SIGKILL, outputs(run)
+    jobs.kill_all()
+    wait_until_gone(run.root)
+    smaller = replace(experiment, cluster=replace(experiment.cluster, workers_per_node=1))
+    smaller = replace(smaller, actor=PlacementConfig(layout="d1"))
+    run.submit_settings("s0", run.add_settings(to_dict(smaller)))
+    assert finish(run) == [0], outputs(run)
+    found = said(remains(run))
+    assert {step: logged["told"] for step, logged in found.items()} == {1: 2.0, 2: 2.0, 3: 1.0}
 
 
 LAYOUTS = [f"d{d}t{t}p{p}" for d in (1, 2) for t in (1, 2) for p in (1, 2)]

@@ -138,6 +138,16 @@ def loop(run: Any, e: Any) -> None:
             step.log(doubled=actor.double(held_out, 2.0).mean("doubled") - 2.0 * held_out.mean("y"))
 
 
+def few(run: Any, e: Any) -> None:
+    """It does the same however many workers there are."""
+    (actor,) = run.groups("actor")
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        told = actor.told("a", 2)
+        step.log(told=len(told), doubled=actor.double(batch, 2.0).mean("doubled"))
+
+
 METHODS = {
     "actor": RoleKind(f"{__name__}:Vector", axes=("dp", "tp", "pp"), methods=Vector),
     "critic": RoleKind(f"{__name__}:Learner", axes=("dp", "tp", "pp"), methods=Learner),
@@ -157,3 +167,4 @@ ALGORITHM: Any = replace(
     metrics={"critic_pull": ("pulled",)}
     | {call: names for call, names in toy.ALGORITHM.metrics.items() if call in CALLS},
 )
+FEW: Any = replace(ALGORITHM, script=few)
