@@ -47,7 +47,7 @@ def _steps(work: Path) -> Figure:
             }
             words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
             _hpcrl("submit", str(work / "ppo.yaml"), "--cluster", "local", *words)
-            closed = [row["time"] for row in events_of(RunDirectory(run)) if row["event"] == "step closed"]
+            closed = [row["time"] for row in events_of(RunDirectory(run)) if row["event"] == "closed"]
             found[side].append(median([after - before for before, after in pairwise(closed[FIRST:])]))
     ratio = median([script / graph for script, graph in zip(found["script"], found["graph"], strict=True)])
     each = ", ".join(f"{s:.3f} : {g:.3f}" for s, g in zip(found["script"], found["graph"], strict=True))
@@ -57,7 +57,8 @@ def _steps(work: Path) -> Figure:
 def _calls(work: Path) -> list[Figure]:
     """The script fails in its second turn, once its calls are on disk, and asks for them again when it is resumed."""
     algorithm = f"{ROOT}/bench/sides/scripted_calls.py:ALGORITHM"
-    settings = {"algorithm": algorithm, "cluster": {"device": "cpu", "workers_per_node": 4}, "control": {"steps": 2}}
+    control = {"steps": 2, "rehearse": False}  # it fails on purpose
+    settings = {"algorithm": algorithm, "cluster": {"device": "cpu", "workers_per_node": 4}, "control": control}
     (work / "calls.yaml").write_text(json.dumps(settings))
     run = work / "calls"
     _hpcrl("submit", str(work / "calls.yaml"), "--cluster", "local", "--run-dir", str(run), folder=work, code=66)
