@@ -1252,10 +1252,7 @@ SEARCHED = "test_search_page.py::test_what_it_cannot_search_with_is_refused_and_
 SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
 ELSEWHERE = {
     **dict.fromkeys(
-        (
-            "recipes/check.py: Leave {}.metric out; in the script, batch.filter leaves samples out.",
-            "recipes/check.py: Set lag to 0.",
-        ),
+        ("recipes/check.py: Leave {}.metric out; in the script, batch.filter leaves samples out.",),
         "recipes/test_check.py::test_what_a_graph_decides_is_refused_where_a_script_does",
     ),
     "controller/stand_in.py: Give it a seed as an argument: int(run.rng('NAME').integers(2**32)).": (
@@ -1271,6 +1268,13 @@ ELSEWHERE = {
     "workers/registered.py: Return texts, finite numbers, true, false, null, lists and dicts; rows go by a mode of "
     "samples.": "workers/test_registered.py::test_a_value_is_what_json_gives_back",
     **{f"controller/{advice}": script_advice.METHODS_FOLLOWED_BY for advice in script_advice.OF_METHODS},
+    **{
+        f"controller/{advice}": script_advice.FOLLOWED_AHEAD
+        for advice in (*script_advice.IN_PREPARE, *script_advice.OF_A_LAG)
+    },
+    "controller/run.py: Write run.steps(prepare=…, lag=e.lag).": (
+        "controller/test_ahead.py::test_the_lag_is_that_of_the_settings"
+    ),
     "cli/simulate.py: Write 0 or more.": SIMULATED,
     "cli/simulate.py: Write 1 to {}.": SIMULATED,
     "placement/lengths.py: Lower data.batch_size, or --steps.": (

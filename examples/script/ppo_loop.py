@@ -31,21 +31,26 @@ def on_prices(call):
     return msgspec.structs.replace(call, inputs=inputs, input_remap={"priced_rewards": "rewards"})
 
 
+def rollout(run, e, step):
+    """Where `lag` is set, beside the turn so many steps earlier."""
+    actor, reward = run.groups("actor", "reward")
+    batch = step.batch()
+    drawn = actor.generate(batch)
+    batch = batch.union(drawn)
+    return batch.union(reward.score(batch)), drawn.stats["response_length"] - WANTED_TOKENS
+
+
 def loop(run, e):
     actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
     run.state.setdefault("price", 0.0)  # all that lives from step to step
-    for step in run.steps():
-        batch = step.batch()
-        drawn = actor.generate(batch)
-        batch = batch.union(drawn)
+    for step in run.steps(prepare=rollout, lag=e.lag):
+        batch, too_long = step.prepared
         values = critic.values(batch, blocking=False)  # a future stands for its rows
         ref = reference.logprobs(batch, blocking=False)
-        batch = batch.union(reward.score(batch), values, ref)
-        batch = batch.union(run.compute(priced, batch, run.state["price"]))
+        batch = batch.union(values, ref, run.compute(priced, batch, run.state["price"]))
         fitted = critic.update(batch, blocking=False)
         if step.number > e.ppo.critic_warmup:
             actor.update(batch)
-        too_long = drawn.stats["response_length"] - WANTED_TOKENS
         run.state["price"] = max(0.0, run.state["price"] + 0.01 * too_long)
         step.log(price=run.state["price"], value_loss=fitted.result().stats["loss"])
         if step.evaluates:

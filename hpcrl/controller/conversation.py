@@ -4,12 +4,11 @@ Knows neither groups nor batches; of a call it knows its name, its samples and w
 """
 
 import threading
-from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
+from hpcrl.controller.asked_turn import AskedTurn
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
@@ -22,11 +21,15 @@ from hpcrl.wire.script_messages import (
     CallAsked,
     CallExecuted,
     FromScript,
+    LoopAt,
+    LoopGoesOn,
     NextTurn,
     NoMoreTurns,
     OnceAnswered,
     OnceAsked,
     OnceDone,
+    Prepared,
+    ReadsAhead,
     RowsAsked,
     RowsAt,
     ScriptBegins,
@@ -39,26 +42,8 @@ from hpcrl.wire.script_messages import (
 T = TypeVar("T")
 
 
-@dataclass
-class _Turn:
-    """What has been asked in the turn that is open, and answered."""
-
-    begun: TurnBegun
-    asks: int = 0
-    times: Counter[str] = field(default_factory=Counter)
-    numbers: dict[str, int] = field(default_factory=dict)
-    """Call, as asked for → its number."""
-    executed: dict[int, dict[str, float]] = field(default_factory=dict)
-    once: dict[int, str | None] = field(default_factory=dict)
-    """What was done outside of the run, by ask → what came of it; None where it is to be done."""
-    unsaid: set[int] = field(default_factory=set)
-    """Asks whose rows or statistics the script has read since its last."""
-    is_outside: bool = False
-    """The script does something outside of the run."""
-
-
 class Conversation:
-    """Of one attempt. Used by the thread alone that made it."""
+    """Of one attempt. Used by the thread that made it, and by those that have joined; each has a turn of its own."""
 
     def __init__(
         self,
@@ -71,19 +56,36 @@ class Conversation:
         self._line = line
         self._silence = silence
         self._told = executed
-        self._thread = threading.get_ident()
-        self._turn: _Turn | None = None
+        self._threads = {threading.get_ident()}
+        self._open: dict[int, AskedTurn] = {}
+        """Each thread's."""
+        self._turns: dict[int, AskedTurn] = {}
+        """By step, those that are prepared too."""
+        self._begun: dict[int, TurnBegun | NoMoreTurns] = {}
+        self._let_go_on: dict[int, bool] = {}
+        self._heard = threading.Condition()
+        self._hears = False
+        """Whether a thread waits for the line; others wait for it."""
         self._calls: dict[tuple[int, int], str] = {}
         """Those of any turn that are not known to be executed."""
         self._sources: dict[int, tuple[RowSource, ...]] = {}
         self._tokens = 0
-        self._last_place = ""
         self.broken: BaseException | None = None
         """What has ended the line: a script that catches it gets no further."""
 
     @property
+    def _turn(self) -> AskedTurn | None:
+        return self._open.get(threading.get_ident())
+
+    @_turn.setter
+    def _turn(self, turn: AskedTurn | None) -> None:
+        self._open.pop(threading.get_ident(), None)
+        if turn is not None:
+            self._open[threading.get_ident()] = turn
+
+    @property
     def turn(self) -> TurnBegun | None:
-        """The turn that is open."""
+        """The turn that is open in this thread."""
         return self._turn.begun if self._turn else None
 
     @property
@@ -103,29 +105,69 @@ class Conversation:
 
     def begin(self) -> ScriptBegins:
         """Wait until the script is to begin."""
-        begins = self._hear()
+        with self.resting():
+            begins = self._guarded(self._line.hear)
         if not isinstance(begins, ScriptBegins):
             raise _unexpected(begins, "before the script had begun")
         return begins
 
-    def open_turn(self, step: int) -> TurnBegun | None:
-        """The turn, if there is such a one; waits for it."""
+    def join(self) -> None:
+        """This thread of the script's asks too, in turns of its own."""
+        self._threads.add(threading.get_ident())
+
+    def leave(self) -> None:
+        """This thread asks no more."""
+        self._threads.discard(threading.get_ident())
+        if self._silence is not None:
+            self._silence.rests()
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Within, the turn that is open is prepared."""
+        turn = self._turn
+        assert turn is not None
+        turn.reads = []
+        yield
+        turn.reads = None
+
+    def open_turn(self, step: int, lag: int = 0) -> TurnBegun | None:
+        """The turn, if there is such a one; waits for it. With a `lag`, it is prepared ahead."""
         self._own_thread()
         assert self._turn is None
-        self._ask(NextTurn(step))
-        while not isinstance(answer := self._hear(), TurnBegun | NoMoreTurns):
-            self._take(answer)
-        if answer.step != step:
-            raise _unexpected(answer, f"where turn {step} was asked for")
-        self._turn = _Turn(answer) if isinstance(answer, TurnBegun) else None
-        return self.turn
+        self._ask(NextTurn(step, lag))
+
+        def begun() -> TurnBegun | NoMoreTurns | None:
+            return self._begun.pop(step, None)
+
+        answer = self._until(begun)
+        if not isinstance(answer, TurnBegun):
+            return None
+        self._turn = self._turns[step] = AskedTurn(answer, reads=[] if lag else None, is_ahead=lag > 0)
+        return answer
+
+    def prepared(self) -> None:
+        """All is asked for that is asked ahead in this thread's turn; `go_on` is for what follows."""
+        turn, self._turn = self._turn, None
+        assert turn is not None
+        turn.reads = None
+        self._ask(Prepared(turn.begun.step))
+
+    def go_on(self, step: int) -> TurnBegun:
+        """A turn that is prepared is this thread's; waits until it may go on."""
+        self._own_thread()
+        assert self._turn is None
+        self._ask(LoopAt(step))
+        self._until(lambda: self._let_go_on.pop(step, None))
+        self._turn = self._turns[step]
+        return self._turn.begun
 
     def close_turn(self, state: str, logged: dict[str, float]) -> None:
         """The turn is over."""
         self._own_thread()
         turn, self._turn = self._turn, None
         assert turn is not None
-        at = place() or self._last_place
+        del self._turns[turn.begun.step]
+        at = place() or turn.last_place
         self._ask(TurnEnded(turn.begun.step, turn.asks + 1, state, logged, _read(turn), at))
 
     def end(self, step: int) -> None:
@@ -151,6 +193,34 @@ class Conversation:
                 "Ask before it, and give its function what it needs as arguments.",
             )
 
+    def takes(self, role: str) -> None:
+        """This thread takes the group of a role."""
+        turn = self._turn
+        if turn is None or turn.reads is None or role in turn.reads:
+            return
+        if turn.asks:
+            raise misuse(
+                f"{role} is taken after step {turn.begun.step} has asked for calls ahead.",
+                "Take all groups in the first lines of prepare: others wait for those that it may still ask.",
+            )
+        turn.reads.append(role)
+
+    def refuse_ahead(self, role: str, changes: bool, doing: str) -> None:
+        """Raises UserCodeError where this thread prepares a step, and must not do that."""
+        turn = self._turn
+        if turn is None or turn.reads is None:
+            return
+        if changes:
+            raise misuse(
+                f"{doing} changes {role} while step {turn.begun.step} is prepared.",
+                "Change roles in the loop: what is prepared ahead reads them as an older step left them.",
+            )
+        if role not in turn.reads:
+            raise misuse(
+                f"{doing}: prepare has not taken the group of {role}.",
+                "Take all groups by the run that prepare is given: actor, reward = run.groups(…).",
+            )
+
     def next_name(self, call: str) -> str:
         """What the call is called where it is asked for next."""
         assert self._turn is not None
@@ -162,12 +232,14 @@ class Conversation:
         turn = self._turn
         assert turn is not None
         name = self.next_name(call)
-        self._last_place = place()
+        if turn.reads is not None and turn.is_ahead and not turn.asks:
+            self._ask(ReadsAhead(turn.begun.step, tuple(turn.reads)))
+        turn.last_place = place()
         turn.times[call] += 1
         turn.asks += 1
         turn.numbers[name] = turn.asks
         self._calls[turn.begun.step, turn.asks] = name
-        at = self._last_place
+        at = turn.last_place
         self._ask(CallAsked(turn.begun.step, turn.asks, name, ids, dict(inputs), arguments, _read(turn), at, cut))
         turn.unsaid.clear()
         return turn.asks
@@ -213,11 +285,12 @@ class Conversation:
         makers = {run.call for runs in columns.values() for run in runs if run.call}
         for number in sorted(turn.numbers[maker] for maker in makers):
             self._stats(number)
-        self._tokens += 1
-        token = self._tokens
+        with self._heard:
+            self._tokens += 1
+            token = self._tokens
         self._ask(RowsAsked(step, token, ids, dict(columns)))
         sources = self._until(lambda: self._sources.pop(token, None))
-        with self._resting():
+        with self.resting():
             found = self._guarded(lambda: self._line.rows(ids, sources))
         turn.unsaid |= {turn.numbers[maker] for maker in makers}
         return found
@@ -228,9 +301,26 @@ class Conversation:
         return self._until(lambda: turn.executed.get(number))
 
     def _until(self, found: Callable[[], T | None]) -> T:
-        while (it := found()) is None:
-            self._take(self._hear())
-        return it
+        with self.resting(), self._heard:
+            while (it := found()) is None:
+                if self.broken is not None:
+                    raise self.broken
+                if self._hears:
+                    self._heard.wait()
+                else:
+                    self._take(self._next_answer())
+            return it
+
+    def _next_answer(self) -> ToScript:
+        """Heard by one thread at a time, while others may ask."""
+        self._hears = True
+        self._heard.release()
+        try:
+            return self._guarded(self._line.hear)
+        finally:
+            self._heard.acquire()
+            self._hears = False
+            self._heard.notify_all()
 
     def _take(self, message: ToScript) -> None:
         """Answers come in any order, those to a turn that is over too."""
@@ -239,15 +329,29 @@ class Conversation:
                 self._sources[token] = sources
             case CallExecuted(step, number, stats) if (name := self._calls.pop((step, number), None)) is not None:
                 self._told(step, name)
-                if self._turn is not None and self._turn.begun.step == step:
-                    self._turn.executed[number] = stats
-            case OnceAnswered(step, number, result) if self._turn is not None and self._turn.begun.step == step:
-                self._turn.once[number] = result
+                if step in self._turns:
+                    self._turns[step].executed[number] = stats
+            case OnceAnswered(step, number, result) if step in self._turns:
+                self._turns[step].once[number] = result
+            case TurnBegun() | NoMoreTurns():
+                self._begun[message.step] = message
+            case LoopGoesOn(step) if step in self._turns:
+                self._let_go_on[step] = True
             case _:
-                raise _unexpected(message, "which nothing had asked for")
+                raise self._broken_by(_unexpected(message, "which nothing had asked for"))
+
+    def fail(self, error: BaseException) -> None:
+        """The line is no longer to be used, by any thread."""
+        with self._heard:
+            self.broken = self.broken or error
+            self._heard.notify_all()
+
+    def _broken_by(self, error: BaseException) -> BaseException:
+        self.broken = error
+        return error
 
     def _own_thread(self) -> None:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() not in self._threads:
             # Nobody may ever look at an error that is raised here alone.
             self.broken = misuse(
                 "another thread than the script's own asks for something.",
@@ -255,15 +359,12 @@ class Conversation:
             )
             raise self.broken
 
-    def _hear(self) -> ToScript:
-        with self._resting():
-            return self._guarded(self._line.hear)
-
     def _ask(self, message: FromScript) -> None:
-        with self._resting():
+        with self.resting(), self._heard:
             self._guarded(lambda: self._line.ask(message))
 
-    def _resting(self) -> AbstractContextManager[None]:
+    def resting(self) -> AbstractContextManager[None]:
+        """Within, this thread of the script's waits."""
         step = self._turn.begun.step if self._turn is not None else 0
         return nullcontext() if self._silence is None else self._silence.resting(step)
 
@@ -278,7 +379,7 @@ class Conversation:
             raise
 
 
-def _read(turn: _Turn) -> tuple[int, ...]:
+def _read(turn: AskedTurn) -> tuple[int, ...]:
     return tuple(sorted(turn.unsaid))
 
 

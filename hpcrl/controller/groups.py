@@ -53,6 +53,7 @@ class Calls:
         else:
             batch, rest = self._batch(given[0] if given else None, doing), given[1:]
         call = self.declared.meant(role, method, batch.dataset if batch else "train", name)
+        self.talk.refuse_ahead(role, bool(call.changes), doing)
         if it is not None:
             return self._registered(call, it, batch, rest, doing, blocking)
         if rest:

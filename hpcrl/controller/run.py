@@ -7,12 +7,13 @@ state that was recorded at the end of the step before.
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hpcrl import plugins
+from hpcrl.controller.ahead import Preparation, Prepare
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import DataProto, StandsForRows
@@ -95,7 +96,8 @@ class Run:
         self._calls = Calls(talk, declared, world.computations, world.plan)
         self._step = begins.step - 1
         self._loops = False
-        self._logged: dict[str, float] = {}
+        self._logged: dict[int, dict[str, float]] = {}
+        self._ahead: Preparation | None = None
         self._over = False
         self.state: dict[str, Any] = {}
         """Texts, numbers, lists and dicts, as JSON has them: all that lives from turn to turn."""
@@ -107,7 +109,7 @@ class Run:
     def where(self) -> str:
         """How far it is, in words."""
         if self._talk.turn is not None:
-            return f"step {self._step}"
+            return f"step {self._talk.turn.step}"
         return f"what follows step {self._step}" if self._loops else "what comes before its loop"
 
     def groups(self, *roles: str) -> tuple[WorkerGroup, ...]:
@@ -124,14 +126,67 @@ class Run:
             )
         return WorkerGroup(role, self._world.plan, self._calls)
 
-    def steps(self) -> "Steps":
-        """The turns that are to be made, each a step of the run."""
+    def steps(self, prepare: Prepare | None = None, lag: int = 0) -> "Steps":
+        """The turns that are to be made, each a step of the run.
+
+        `prepare(run, e, step)` is called for each of them before, and gives what is `step.prepared` in the loop: at the
+        turn's beginning, or with a `lag` beside the turn so many steps before it, on a thread of its own. It then reads
+        roles and `run.state` as the turn before that one has left them. It changes neither.
+        """
+        initial = state_text(self.state)
         if not self._loops and self._begins.state is not None:
             self._take_state(self._begins.state)
         elif self._talk.turn is None:
-            self._take_state(state_text(self.state))
+            self._take_state(initial)
+        if prepare is not None or lag:
+            self._ahead = self._preparation(prepare, lag, initial)
+        self._refuse_other_lag(lag)
         self._loops = True
         return Steps(self)
+
+    def _preparation(self, prepare: Prepare | None, lag: Any, initial: str) -> Preparation:
+        if prepare is None or isinstance(lag, bool) or not isinstance(lag, int) or lag < 0:
+            raise misuse(
+                f"run.steps(prepare={getattr(prepare, '__name__', prepare)}, lag={lag!r}): a lag is a whole number, "
+                "0 or more, of a prepare.",
+                "Write run.steps(prepare=FUNCTION, lag=1).",
+            )
+        if self._loops:
+            raise misuse(
+                "run.steps(prepare=…) is called after a loop has begun.", "Loop once over run.steps(prepare=…)."
+            )
+        begins = self._begins
+        states = {0: initial}
+        if begins.state is not None:
+            after = (*begins.earlier, begins.state)
+            states.update(enumerate(after, begins.step - len(after)))
+        if lacking := [step for step in range(max(begins.step - 1 - lag, 0), begins.step) if step not in states]:
+            raise misuse(
+                f"run.steps(lag={lag}): the checkpoint has no state of step {lacking[0]}, from which step "
+                f"{begins.step} is prepared.",
+                "Keep the lag that the run was begun with.",
+            )
+        made = Preparation(self, self._talk, prepare, lag, states)
+        if lag and not self.rehearses:
+            made.begin()
+        return made
+
+    def _refuse_other_lag(self, lag: int) -> None:
+        """The recipe goes by the setting, where the experiment has it."""
+        wanted = getattr(self._world.experiments[max(self._world.experiments)], "lag", lag)
+        if wanted != lag:
+            raise misuse(
+                f"run.steps(lag={lag}), but lag = {wanted} in the settings.", "Write run.steps(prepare=…, lag=e.lag)."
+            )
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Those that it has groups of."""
+        return self._calls.declared.roles
+
+    @property
+    def rehearses(self) -> bool:
+        return self._world.rehearses
 
     def compute(
         self,
@@ -155,7 +210,8 @@ class Run:
         """
         wanted = str(name or getattr(function, "__name__", type(function).__name__))
         turn = self._talk.turn
-        self._talk.current(turn.step if turn else 0, f"run.once({wanted})")
+        step = turn.step if turn else 0
+        self._talk.current(step, f"run.once({wanted})")
         text, values = arguments(wanted, args)
         at = place()
 
@@ -164,7 +220,7 @@ class Run:
                 return result_text(f"rehearsed= of {wanted}", rehearsed)
             try:
                 with generators_kept():
-                    made = function(f"{self._world.identity}/{self._step}/{call}", *values)
+                    made = function(f"{self._world.identity}/{step}/{call}", *values)
             except HpcrlError:
                 raise
             except (Exception, SystemExit) as error:
@@ -177,28 +233,54 @@ class Run:
         """Random numbers that follow from the run's seed, the step and this name alone, from the first one on."""
         return np.random.default_rng(self._seed(name))
 
-    def next_turn(self) -> TurnBegun | None:
+    def next_step(self) -> "Step | None":
         """End the turn that is open, and begin the next, if there is one."""
         self.end_turn()
-        turn = None if self._over else self._talk.open_turn(self._step + 1)
-        if turn is None:
+        step = None if self._over else self._begun(self._step + 1)
+        if step is None:
             self._over = True
+        return step
+
+    def _begun(self, number: int) -> "Step | None":
+        ahead = self._ahead
+        if ahead is not None and ahead.lag:
+            if (prepared := ahead.take(number)) is not None:
+                self._go_on(number)
+            return prepared
+        turn = self._talk.open_turn(number)
+        if turn is None:
             return None
-        self._step += 1
-        self._seed_all(self._step)
-        return turn
+        self._step = number
+        self._seed_all(number)
+        step = self.step_of(turn)
+        return step if ahead is None else ahead.prepare(step)
+
+    def _go_on(self, number: int) -> None:
+        self._talk.go_on(number)
+        self._step = number
+        self._seed_all(number)
+
+    def step_of(self, turn: TurnBegun) -> "Step":
+        return Step(self, turn.step, turn.epoch, bool(turn.eval_ids))
 
     def end_turn(self) -> None:
         """End the turn that is open, if there is one."""
         if self._talk.turn is not None:
             text = state_text(self.state)
-            self._talk.close_turn(text, dict(self._logged))
-            self._logged.clear()
+            self._talk.close_turn(text, self._logged.pop(self._step, {}))
             self._take_state(text)
+            if self._ahead is not None:
+                self._ahead.ended(self._step, text)
 
     def finish(self) -> None:
-        """The script has returned."""
+        """The script has returned. Steps that were prepared for its loop end as they are."""
+        ahead = self._ahead if self._ahead is not None and self._ahead.lag else None
+        if ahead is not None:
+            ahead.leave(self._step)
         self.end_turn()
+        for step in ahead.left() if ahead is not None else ():
+            self._go_on(step.number)
+            self.end_turn()
         self._talk.end(self._step)
 
     def batch_of(self, step: int, dataset: Dataset) -> DataProto:
@@ -219,7 +301,7 @@ class Run:
         self._talk.current(step, "step.log()")
         for name, value in numbers.items():
             try:
-                self._logged[name] = float(value)
+                self._logged.setdefault(step, {})[name] = float(value)
             except (TypeError, ValueError):
                 raise misuse(f"step.log({name}={value!r}): this is no number.", "Log numbers.") from None
 
@@ -234,7 +316,7 @@ class Run:
         return max(self._world.experiments) if version is None else version
 
     def _seed(self, name: str) -> int:
-        step = self._step if self._talk.turn is not None else 0
+        step = self._talk.turn.step if self._talk.turn is not None else 0
         return sample_seed(self.experiment.seed, step, SCRIPT, name)
 
     def _seed_all(self, step: int) -> None:
@@ -254,10 +336,10 @@ class Steps:
         return self
 
     def __next__(self) -> "Step":
-        turn = self._run.next_turn()
-        if turn is None:
+        step = self._run.next_step()
+        if step is None:
             raise StopIteration
-        return Step(self._run, turn.step, turn.epoch, bool(turn.eval_ids))
+        return step
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +352,11 @@ class Step:
     epoch: int
     evaluates: bool
     """Whether it has samples of the evaluation data set."""
+    prepared: Any = None
+    """What `prepare` gave, where the loop has one."""
+
+    def with_prepared(self, made: Any) -> "Step":
+        return replace(self, prepared=made)
 
     def batch(self) -> DataProto:
         """Its samples of the training data."""

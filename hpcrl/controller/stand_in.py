@@ -4,7 +4,6 @@ Only computations are really made: they are the script's own.
 """
 
 import json
-import random
 from collections import deque
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from hpcrl.controller.computations import Computations
 from hpcrl.controller.computed_rows import Computed
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.declared import registered_of
+from hpcrl.controller.user_code import generators
 from hpcrl.data.order import sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.dataflow.graph import MFC, recipe_name
@@ -31,6 +31,8 @@ from hpcrl.wire.script_messages import (
     CallAsked,
     CallExecuted,
     FromScript,
+    LoopAt,
+    LoopGoesOn,
     NextTurn,
     NoMoreTurns,
     OnceAnswered,
@@ -78,16 +80,18 @@ class StandIn:
         self._last = last
         self._answers: deque[ToScript] = deque([ScriptBegins(first, state or None)])
         self._rows_asked: RowsAsked | None = None
-        self._turn: TurnBegun | None = None
-        self._made: dict[tuple[str, str], list[np.ndarray]] = {}
-        """(call as asked for, key) → rows, along the ids of the turn; a computation's along its own."""
-        self._computed: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+        self._turns: dict[int, TurnBegun] = {}
+        self._made: dict[tuple[int, str, str], list[np.ndarray]] = {}
+        """(step, call as asked for, key) → rows, along the ids of the turn; a computation's along its own."""
+        self._computed: dict[tuple[int, str, str], dict[str, np.ndarray]] = {}
 
     def ask(self, message: FromScript) -> None:
         self.asked.append(message)
         match message:
             case NextTurn(step):
                 self._answers.append(self._begun(step) if step <= self._last else NoMoreTurns(step))
+            case LoopAt(step):
+                self._answers.append(LoopGoesOn(step))
             case CallAsked():
                 self._execute(message)
                 stats = {
@@ -109,7 +113,7 @@ class StandIn:
 
     def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:
         assert self._rows_asked is not None
-        return self._rows(tuple(ids), self._rows_asked.inputs)
+        return self._rows(self._rows_asked.step, tuple(ids), self._rows_asked.inputs)
 
     def _begun(self, step: int) -> TurnBegun:
         """One turn of two evaluates, if the run does at all."""
@@ -118,10 +122,8 @@ class StandIn:
         ids = sample_ids([f"made-up-{step}-{row}" for row in range(count)], 0, batch.per_row)
         held_out = [f"made-up-eval-{row}" for row in range(EVALUATED)]
         evaluates = step % 2 == 0 and self._algorithm.evaluates(self._experiment)
-        self._turn = TurnBegun(step, ids, sample_ids(held_out, 0) if evaluates else (), 0, 0)
-        self._made.clear()
-        self._computed.clear()
-        return self._turn
+        self._turns[step] = TurnBegun(step, ids, sample_ids(held_out, 0) if evaluates else (), 0, 0)
+        return self._turns[step]
 
     def _execute(self, asked: CallAsked) -> None:
         call = self._call(asked.call)
@@ -132,14 +134,14 @@ class StandIn:
             made = self._compute(asked, call)
         self.computed[asked.step, asked.call] = made
         for key in made.keys:
-            self._computed[asked.call, key] = dict(zip(made.ids, made.rows(key), strict=True))
+            self._computed[asked.step, asked.call, key] = dict(zip(made.ids, made.rows(key), strict=True))
 
     def _compute(self, asked: CallAsked, call: MFC) -> SequenceSample:
-        rows = self._rows(asked.ids, asked.inputs).remap(call.input_remap)
+        rows = self._rows(asked.step, asked.ids, asked.inputs).remap(call.input_remap)
         by_key = {key: rows.rows(key) for key in rows.keys}
-        before = _generators()
+        before = generators()
         made = self._computations.run(asked.step, asked.call, asked.ids, by_key).remap(call.output_remap)
-        if _generators() != before:
+        if generators() != before:
             raise UserCodeError(
                 f"{asked.at}: {asked.call} draws from the generators of random or numpy.random, which are the "
                 "script's: a computation that is recorded is not made again, and leaves them where they are.",
@@ -147,32 +149,30 @@ class StandIn:
             )
         return made
 
-    def _rows(self, ids: tuple[str, ...], inputs: Columns) -> SequenceSample:
-        return SequenceSample.from_rows(ids, {key: self._of_key(ids, key, runs) for key, runs in inputs.items()})
+    def _rows(self, step: int, ids: tuple[str, ...], inputs: Columns) -> SequenceSample:
+        return SequenceSample.from_rows(ids, {key: self._of_key(step, ids, key, runs) for key, runs in inputs.items()})
 
-    def _of_key(self, ids: tuple[str, ...], key: str, runs: Sequence[Made]) -> list[np.ndarray]:
-        turn = self._turn
-        assert turn is not None
+    def _of_key(self, step: int, ids: tuple[str, ...], key: str, runs: Sequence[Made]) -> list[np.ndarray]:
+        turn = self._turns[step]
         at = {name: i for i, name in enumerate((*turn.ids, *turn.eval_ids))}
         makers = [run.call for run in runs for _ in range(run.samples)]
         found = []
         for name, maker in zip(ids, makers, strict=True):
-            if (own := self._computed.get((maker, key))) is not None:
+            if (own := self._computed.get((step, maker, key))) is not None:
                 found.append(own[name])
             elif maker != FROM_DATA and (call := self._call(maker)).dispatch.values:
                 method = registered_of(self._algorithm, [call])[call.name]
                 found.append(text_row(json.dumps(method.rehearsed)))
             else:
-                found.append(self._drawn(maker, key, len(at))[at[name]])
+                found.append(self._drawn(step, maker, key, len(at))[at[name]])
         return found
 
-    def _drawn(self, maker: str, key: str, count: int) -> list[np.ndarray]:
+    def _drawn(self, step: int, maker: str, key: str, count: int) -> list[np.ndarray]:
         """A row for each sample of the turn."""
-        assert self._turn is not None
-        if (maker, key) not in self._made:
-            seed = sample_seed(self._experiment.seed, self._turn.step, f"{maker} {key}", "")
-            self._made[maker, key] = [*self._draw(np.random.default_rng(seed), maker, key, count)]
-        return self._made[maker, key]
+        if (step, maker, key) not in self._made:
+            seed = sample_seed(self._experiment.seed, step, f"{maker} {key}", "")
+            self._made[step, maker, key] = [*self._draw(np.random.default_rng(seed), maker, key, count)]
+        return self._made[step, maker, key]
 
     def _draw(self, generator: np.random.Generator, maker: str, key: str, count: int) -> np.ndarray:
         form = self._forms[key]
@@ -198,9 +198,3 @@ class StandIn:
 
     def _call(self, name: str) -> MFC:
         return self._calls[recipe_name(name, self._calls)]
-
-
-def _generators() -> tuple[object, ...]:
-    """Where the generators of this process are."""
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), kind, np.asarray(keys).tobytes(), *rest

@@ -44,6 +44,12 @@ def is_shown(file: str) -> bool:
     return not file.startswith(NOT_SHOWN) and file != threading.__file__
 
 
+def generators() -> tuple[object, ...]:
+    """Where the generators of this process are."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), kind, np.asarray(keys).tobytes(), *rest
+
+
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """What is drawn within from the generators of `random` and `numpy.random` leaves them where they were."""

@@ -47,8 +47,11 @@ class Readiness:
     Misuse (an unknown unit, a step out of order, a unit reported twice) raises ValueError and changes nothing.
     """
 
-    def __init__(self, window: int = 2) -> None:
-        self._window = window
+    def __init__(self, window: int = 2, may_change: Callable[[Task], bool] | None = None) -> None:
+        """`may_change` says whether nobody is still to be told who reads what a change overwrites, where the driver
+        knows that by more than the steps that are open; then steps open while others are told more of."""
+        self.window = window
+        self._may_change = may_change
         self._told = 0
         self._versions = Versions(came=self._note_ready, gone=self._mark_executed)
         self._steps: dict[int, _Step] = {}
@@ -60,7 +63,7 @@ class Readiness:
     # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def can_open(self, step: int) -> bool:
         """Whether `step` is the next and there is room for it. The first step may be any."""
-        return self._is_next(step) and self.unclosed < self._window
+        return self._is_next(step) and self.unclosed < self.window
 
     @property
     def unclosed(self) -> int:
@@ -79,7 +82,7 @@ class Readiness:
         self._last_opened = step
 
     def extend(self, step: int, tasks: Sequence[Task], more: bool) -> None:
-        """Make more units of the newest step known; its driver had said that they follow."""
+        """Make more units of a step known; its driver had said that they follow."""
         if step not in self._steps or not self._steps[step].more:
             raise ValueError(f"step {step} has no more units; only of a step that was opened with `more` others follow")
         self._tell(step, self._steps[step], tasks, more)
@@ -192,7 +195,8 @@ class Readiness:
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _is_next(self, step: int) -> bool:
-        return not self.more_follow and (self._last_opened is None or step == self._last_opened + 1)
+        is_told = self._may_change is not None or not self.more_follow
+        return is_told and (self._last_opened is None or step == self._last_opened + 1)
 
     def _tell(self, step: int, into: _Step, tasks: Sequence[Task], more: bool) -> None:
         units = {task.unit: Held(task, self._told + index) for index, task in enumerate(tasks)}
@@ -246,7 +250,11 @@ class Readiness:
 
     def _may_go(self, held: Held) -> bool:
         """Whether nothing that is told, or still to be told, comes first."""
-        return held.unhindered and (not held.task.changes or self._is_told(held.task.read_until))
+        if not held.unhindered or not held.task.changes:
+            return held.unhindered
+        if self._may_change is not None:
+            return self._may_change(held.task)
+        return self._is_told(held.task.read_until)
 
     def _is_told(self, step: int) -> bool:
         """Whether all units up to this step are, as far as it and those before it open."""

@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True):
     directory. `epoch` and `cursor` are where the data stood once the step's batch was taken, as in `Opened`. `digests`
     are those of the roles' parameters, as in the record of the step's train_step. `older` says what the lines of the
     journals amount to that need not be read with this checkpoint; None where all are. `turn` is how the step's turn of
-    a script ended.
+    a script ended, `earlier` how as many before it did as later steps are prepared from.
     """
 
     step: int
@@ -90,6 +90,7 @@ class Manifest(msgspec.Struct, frozen=True):
     digests: dict[str, str]
     older: OlderLines | None = None
     turn: Turn | None = None
+    earlier: tuple[Turn, ...] = ()
 
 
 def write_shard(

@@ -14,7 +14,7 @@ from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, SavedRole, write_manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import checkpoint_lines, read_history
-from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported
+from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported, Turn
 from hpcrl.durable.older_lines import FoldedJournal
 from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import LEAST_KEPT
@@ -199,12 +199,18 @@ class AttemptFiles:
     def has_export(self, step: int, role: str) -> bool:
         return (step, role) in self._exported
 
-    def checkpointed(self, of: StepLines, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
-        """All shards of a cut are there and its step is closed: name it."""
+    def checkpointed(
+        self,
+        of: StepLines,
+        roles: Mapping[str, Sequence[FileRef]],
+        digests: Mapping[str, str],
+        earlier: tuple[Turn, ...] = (),
+    ) -> None:
+        """All shards of a cut are there and its step is closed: name it. `earlier` as in its manifest."""
         shards = {role: tuple(refs) for role, refs in roles.items()}
-        step = of.step
+        step, data = of.step, (of.opened.epoch, of.cursor)
         older = self._journal.older_than(step, self._rows.first)
-        manifest = Manifest(step, self.number, shards, of.opened.epoch, of.cursor, dict(digests), older, of.turn)
+        manifest = Manifest(step, self.number, shards, *data, dict(digests), older, of.turn, earlier)
         path = self._run.manifest(step, self.number)
         ref = write_manifest(self._run.files, path, manifest)
         self.append([Checkpointed(step, ref)])

@@ -8,7 +8,7 @@ from hpcrl.data.inputs import Inputs
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Event
+from hpcrl.durable.journal import Event, Turn
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.spills import SpillRef
 from hpcrl.durable.step_lines import StepLines
@@ -97,8 +97,14 @@ class AttemptRecords(Protocol):
 
     def has_export(self, step: int, role: str) -> bool: ...
 
-    def checkpointed(self, of: StepLines, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
-        """All shards of a cut are there and its step is closed: name it."""
+    def checkpointed(
+        self,
+        of: StepLines,
+        roles: Mapping[str, Sequence[FileRef]],
+        digests: Mapping[str, str],
+        earlier: tuple[Turn, ...] = (),
+    ) -> None:
+        """All shards of a cut are there and its step is closed: name it. `earlier` as in its manifest."""
 
     def verify(self, homes: Mapping[str, Ranks], order: Callable[[int, Verify], None]) -> None:
         """Have workers read the checkpoints back that are kept, each once; `homes` are the ranks of changed roles."""

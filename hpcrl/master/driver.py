@@ -15,7 +15,7 @@ import msgspec
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.readiness import Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
-from hpcrl.durable.journal import Closed, Event, Ids, Opened
+from hpcrl.durable.journal import Closed, Event, Ids, Opened, Turn
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import StepOpened, StopNeverHolds
@@ -65,6 +65,7 @@ class Driver(ABC):
         around: Surroundings,
         computing: Computing,
         window: int,
+        may_change: Callable[[Task], bool] | None = None,
     ) -> None:
         self.opens_steps = True
         """Where it may not, the attempt rests once the open steps are closed and the last one is saved."""
@@ -73,7 +74,7 @@ class Driver(ABC):
         self._plan = plan
         self._source = source
         self._around = around
-        self._readiness = Readiness(window)
+        self._readiness = Readiness(window, may_change)
         metrics = StepMetrics(DropLimits(source.drop_limits, plan.units))
         self._drift = DriftCheck(attempt.checkpoint_digests(), source.deterministic, around.note)
         self.dispatcher = Dispatcher(
@@ -104,6 +105,10 @@ class Driver(ABC):
     def _supports_cut(self, step: int) -> bool:
         """Whether nobody who is still to read reads older parameters than a step's last."""
 
+    def _earlier(self, step: int) -> tuple[Turn, ...]:
+        """How turns of a script before this step ended that its checkpoint keeps."""
+        return ()
+
     @abstractmethod
     def _changed(self, unit: Unit, role: str) -> None:
         """A role has changed by this unit."""
@@ -120,7 +125,7 @@ class Driver(ABC):
         for step, roles in self._saving.whole(self._supports_cut):
             digests = self._drift.after(step)
             in_order = {role: digests[role] for role in roles if role in digests}
-            self._attempt.checkpointed(self._steps[step], roles, in_order)
+            self._attempt.checkpointed(self._steps[step], roles, in_order, self._earlier(step))
             self._verify()
         if self._ends and self._all_closed and not self.dispatcher.draining:
             self._save_last()

@@ -37,10 +37,13 @@ class OpenSteps:
         self._scores.clear()
 
     def follow(self, line: Extended | Chosen | Called | Once) -> StepLines:
-        """The newest step has one line more: all of it."""
-        assert self.last is not None and self.last.follows(line)
-        self._lines[line.step] = self.last = self.last.with_line(line)
-        return self.last
+        """A step has one line more: all of it."""
+        lines = self._lines[line.step]
+        assert lines.follows(line)
+        self._lines[line.step] = lines = lines.with_line(line)
+        if self.last is not None and self.last.step == line.step:
+            self.last = lines
+        return lines
 
     def ended(self, step: int, turn: Turn) -> None:
         """The turn of the script that is this step has ended so."""

@@ -40,16 +40,7 @@ from hpcrl.wire.messages import (
     WorkerHello,
     WorkerReady,
 )
-from hpcrl.wire.script_messages import (
-    CallAsked,
-    NextTurn,
-    OnceAsked,
-    OnceDone,
-    RowsAsked,
-    ScriptEnded,
-    ScriptSilent,
-    TurnEnded,
-)
+from hpcrl.wire.script_messages import FromScript
 
 TICK_MS = 50
 QUICK_TICK_S = 0.005
@@ -317,16 +308,7 @@ class Reactor:
                 self._told_of_itself(body)
             case Moved() | ExportWritten():
                 self._report(identity, body)
-            case (
-                NextTurn()
-                | CallAsked()
-                | OnceAsked()
-                | OnceDone()
-                | TurnEnded()
-                | RowsAsked()
-                | ScriptSilent()
-                | ScriptEnded()
-            ):
+            case _ if isinstance(body, FromScript):
                 self._report(identity, body)
 
     def _report(self, identity: bytes, body: Report) -> None:

@@ -13,19 +13,22 @@ from itertools import chain
 from typing import assert_never
 
 from hpcrl.dataflow.graph import MFC
-from hpcrl.dataflow.tasks import Task, Unit, Version
-from hpcrl.durable.journal import Called, Done, Event, Ids, Trained, Turn
+from hpcrl.dataflow.tasks import Task, Unit
+from hpcrl.durable.journal import Called, Done, Event, Trained, Turn
 from hpcrl.durable.once import Once
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
-from hpcrl.errors import DataError, InternalError
+from hpcrl.errors import InternalError
 from hpcrl.events import CallStalled, CallWentOn
+from hpcrl.master.ahead import Ahead
 from hpcrl.master.attempt_records import AttemptRecords
+from hpcrl.master.divergence import ScriptDiverged, recorded_of, refuse_other_version, unlike_end
 from hpcrl.master.driver import Driver
 from hpcrl.master.numerics import Computing
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
-from hpcrl.master.turn import OpenTurn, consumed, keys_of, of_rows, unlike_ask, unlike_end
+from hpcrl.master.turn import OpenTurn, consumed, keys_of
+from hpcrl.master.turn_tasks import tasks_of
 from hpcrl.placement.plan import Plan
 from hpcrl.recipes.algorithm import SCRIPT
 from hpcrl.wire.holders import InSpill
@@ -33,11 +36,15 @@ from hpcrl.wire.script_messages import (
     CallAsked,
     CallExecuted,
     FromScript,
+    LoopAt,
+    LoopGoesOn,
     NextTurn,
     NoMoreTurns,
     OnceAnswered,
     OnceAsked,
     OnceDone,
+    Prepared,
+    ReadsAhead,
     RowsAsked,
     RowsAt,
     ScriptBegins,
@@ -48,11 +55,8 @@ from hpcrl.wire.script_messages import (
     TurnEnded,
 )
 
-AS_IT_WAS = "Resume with the script as it was: what decides what it asks for has to be in run.state."
-
-
-class ScriptDiverged(DataError):
-    """A script that ran again asked for something else than it had."""
+WINDOW = 2
+"""Steps that are open at a time, with no step prepared ahead."""
 
 
 class ScriptDriver(Driver):
@@ -61,29 +65,44 @@ class ScriptDriver(Driver):
     def __init__(
         self, attempt: AttemptRecords, plan: Plan, source: StepSource, around: Surroundings, computing: Computing
     ) -> None:
-        super().__init__(attempt, plan, source, around, computing, window=2)
+        super().__init__(attempt, plan, source, around, computing, WINDOW, self._may_change)
         recovery = attempt.recovery
         self._rank = plan.workers[-1].rank
         self._turns: dict[int, OpenTurn] = {}
+        self._ahead = Ahead(self._turns)
         self._left = {lines.step: lines for lines in recovery.opened}
         """What older attempts have of steps that the script has yet to come to."""
         self._wanted: NextTurn | None = None
+        self._loop_at: int | None = None
+        """The step of a turn that is prepared, and wants to go on."""
         cut, before = (0, None) if recovery.checkpoint is None else (recovery.checkpoint.step, recovery.checkpoint.turn)
-        self._versions = Counter({} if before is None else before.versions)
+        self._oldest = {} if before is None else before.versions
+        self._versions = Counter(self._oldest)
         """How many changes each role has had that were asked for."""
+        self._ahead.begin(recovery.checkpoint)
+        earlier = () if recovery.checkpoint is None else recovery.checkpoint.earlier
         self._expect_replays()
         self._steps.last = recovery.last_opened
         self._source.look_ahead(recovery.last_opened)
         self._export_loaded()
-        if self._source.schedule.has_stopped([row.metrics for row in recovery.metrics]):
+        if self._source.schedule.has_stopped([row.metrics for row in recovery.metrics], len(earlier)):
             self._no_more_steps = True
-        self._begins: ScriptBegins | None = ScriptBegins(cut + 1, None if before is None else before.state)
+        self._begins: ScriptBegins | None = ScriptBegins(
+            cut + 1, None if before is None else before.state, tuple(turn.state for turn in earlier)
+        )
         """What the script has yet to be told, by the thread that sends."""
 
     def _hear_script(self, body: FromScript) -> None:
         match body:
             case NextTurn():
-                self._wanted = body
+                self._wanted, self._ahead.lag = body, body.lag
+                self._readiness.window = WINDOW + body.lag
+            case ReadsAhead():
+                self._note_reads(body)
+            case Prepared():
+                self._turn(body.step).is_prepared()
+            case LoopAt():
+                self._loop_at = body.step
             case CallAsked():
                 self._ask(self._turn(body.step), body)
             case OnceAsked():
@@ -100,6 +119,11 @@ class ScriptDriver(Driver):
                 self._no_more_steps = True
             case _:
                 assert_never(body)
+
+    def _note_reads(self, told: ReadsAhead) -> None:
+        ahead = self._turn(told.step).ahead
+        assert ahead is not None, "it is told before the step is prepared"
+        ahead.reads = frozenset(told.roles)
 
     def _note_silence(self, told: ScriptSilent) -> None:
         at, who = (told.step, SCRIPT, 0), (self._rank,)
@@ -129,8 +153,12 @@ class ScriptDriver(Driver):
             if turn.ended is not None and not turn.is_over and not any(turn.unexecuted.values()):
                 self._over(turn)
         self._let_do()
-        if self._wanted is not None and all(turn.is_over for turn in self._turns.values()):
+        if self._wanted is not None and self._ahead.is_due(self._wanted.step):
             self._begin(self._wanted.step)
+        at = self._loop_at
+        if at is not None and all(turn.is_over for turn in self._turns.values() if turn.step < at):
+            self._loop_at = None
+            self._answer(LoopGoesOn(at))
 
     def _begin(self, step: int) -> None:
         """The script's next turn, if it may begin now."""
@@ -140,7 +168,7 @@ class ScriptDriver(Driver):
             self._enter_turn(StepLines(older.opened), older)
             return
         schedule = self._source.schedule
-        if schedule.waits_for_metrics and self._readiness.unclosed:
+        if schedule.waits_for_metrics and self._readiness.unclosed > self._ahead.lag:
             return
         if not self._no_more_steps and not self._source.is_ready():
             return
@@ -156,7 +184,8 @@ class ScriptDriver(Driver):
         self._enter(lines)
         self._wanted, step, opened = None, lines.step, lines.opened
         closed = step in self._attempt.recovery.closed
-        self._turns[step] = OpenTurn(lines, older, closed)
+        self._turns[step] = OpenTurn(lines, older, closed, self._ahead.read_by(step))
+        self._ahead.newest = step
         self.dispatcher.open(step, [], more=True)
         recorded = [line.settings for line in older.asks] if older is not None else []
         if closed and older is not None and older.turn is not None:
@@ -169,7 +198,7 @@ class ScriptDriver(Driver):
     def _end(self, turn: OpenTurn, ended: TurnEnded) -> None:
         was = turn.recorded.turn if turn.recorded is not None else None
         if found := unlike_end(turn, ended, was):
-            raise self._diverged(turn.step, found)
+            raise ScriptDiverged(turn.step, found)
         turn.ended = ended
 
     def _over(self, turn: OpenTurn) -> None:
@@ -181,6 +210,7 @@ class ScriptDriver(Driver):
         value = Turn(ended.state, dict(ended.logged), len(turn.lines.asks), versions, self._plan.settings)
         self.dispatcher.metrics.log(step, ended.logged)
         self._steps.ended(step, value)
+        self._ahead.ended[step] = value
         turn.lines, turn.is_over = self._steps[step], True
         for home in self._plan.changed:
             self._save_after(step, home.role)
@@ -196,8 +226,14 @@ class ScriptDriver(Driver):
         return super()._all_closed and not self._left and all(turn.is_over for turn in self._turns.values())
 
     def _supports_cut(self, step: int) -> bool:
-        """A turn begins when all of the one before is executed: none reads what is older."""
-        return True
+        """A turn begins when all of the one before is executed: only who prepares one ahead reads what is older."""
+        return self._ahead.supports_cut(step, self._ends)
+
+    def _may_change(self, task: Task) -> bool:
+        return self._ahead.may_change(task, self._ends and not self._left)
+
+    def _earlier(self, step: int) -> tuple[Turn, ...]:
+        return self._ahead.before(step)
 
     def _changed(self, unit: Unit, role: str) -> None:
         """It is saved when the turn is over."""
@@ -205,15 +241,17 @@ class ScriptDriver(Driver):
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _ask(self, turn: OpenTurn, asked: CallAsked) -> None:
         self._around.fault("master.ask")
-        recorded = self._recorded(turn, asked)
+        recorded = recorded_of(turn, asked)
         assert not isinstance(recorded, Once), "an ask that is like what was recorded is of its kind"
         mfc = self._plan.call(asked.call)
-        called = self._called(asked, mfc) if recorded is None else recorded
+        reads: Mapping[str, int] = self._versions if turn.ahead is None else turn.ahead.versions
+        called = self._called(asked, mfc, reads) if recorded is None else recorded
+        refuse_other_version(turn.step, called, mfc.role, reads.get(mfc.role, 0) + bool(mfc.changes), asked.at)
         if mfc.changes:
             self._versions[mfc.changes] = called.version
         turn.lines = self._steps.follow(called)
         parts = self._source.parts(turn.lines, called.call)
-        tasks = self._tasks(turn, called, mfc, parts)
+        tasks = tasks_of(turn, called, mfc, parts, self._plan, self._versions, self._oldest)
         units = [(task.unit, called.ids if mfc.changes else parts[task.unit.part]) for task in tasks]
         turn.asked(called, units, asked.read, recorded is not None)
         pieces, told = keys_of(called.inputs, called.ids), called.arguments
@@ -228,16 +266,7 @@ class ScriptDriver(Driver):
         if not turn.unexecuted[called.number]:
             self._tell_executed(turn, called.number)
 
-    def _recorded(self, turn: OpenTurn, asked: CallAsked | OnceAsked) -> Called | Once | None:
-        """The line of this ask, if an older attempt has one. Raises ScriptDiverged where it is of another."""
-        recorded = turn.of_older(asked.number)
-        if turn.closed and recorded is None:
-            raise self._diverged(turn.step, f"{asked.at or 'it'} asks for {asked.call} where the turn had ended")
-        if found := unlike_ask(recorded, asked):
-            raise self._diverged(turn.step, found)
-        return recorded
-
-    def _called(self, asked: CallAsked, mfc: MFC) -> Called:
+    def _called(self, asked: CallAsked, mfc: MFC, reads: Mapping[str, int]) -> Called:
         parts, partitions, minibatches = self._source.cut_call(mfc, asked.ids, asked.cut)
         return Called(
             step=asked.step,
@@ -248,30 +277,11 @@ class ScriptDriver(Driver):
             parts=parts,
             partitions=partitions,
             minibatches=minibatches,
-            version=self._versions[mfc.role] + bool(mfc.changes),
+            version=reads.get(mfc.role, 0) + bool(mfc.changes),
             settings=self._plan.settings,
             arguments=asked.arguments,
             at=asked.at,
         )
-
-    def _tasks(self, turn: OpenTurn, called: Called, mfc: MFC, parts: Sequence[Ids]) -> list[Task]:
-        """The units of a call. What changes a role is one; the others read it as the last change asked for left it."""
-        step = turn.step
-        if mfc.changes:
-            reads = Version(mfc.blends, self._versions[mfc.blends]) if mfc.blends else None
-            makers, unit = consumed(turn, called.inputs, called.ids), Unit(step, called.call, 0)
-            return [Task(unit, makers, reads, mfc.changes, read_until=step - 1, makes=called.version)]
-        replica = self._plan.replica(called.call).model.replica
-        changes = any(home.role == mfc.role for home in self._plan.changed)
-        reads = Version(mfc.role, called.version, replica) if changes or replica else None
-        rows = dict(zip(called.ids, range(len(called.ids)), strict=True))
-        tasks = []
-        for part, ids in enumerate(parts):
-            if ids:
-                where = [rows[sample] for sample in ids]
-                inputs = {key: of_rows(pieces, where) for key, pieces in called.inputs.items()}
-                tasks.append(Task(Unit(step, called.call, part), consumed(turn, inputs, tuple(ids)), reads))
-        return tasks
 
     def _take_over(self, turn: OpenTurn, called: Called, units: Sequence[Unit]) -> None:
         """Of these units, what older attempts have recorded: rows are read, changes are replayed."""
@@ -312,7 +322,7 @@ class ScriptDriver(Driver):
     # ── outside of the run ────────────────────────────────────────────────────────────────────────────────────────────
     def _ask_once(self, turn: OpenTurn, asked: OnceAsked) -> None:
         self._around.fault("master.ask")
-        recorded = self._recorded(turn, asked)
+        recorded = recorded_of(turn, asked)
         if isinstance(recorded, Once):
             turn.lines = self._steps.follow(recorded)
             turn.unexecuted[asked.number] = turn.unrecorded[asked.number] = set()
@@ -324,16 +334,16 @@ class ScriptDriver(Driver):
         """The script may do what it is about to do once all is on disk on which that rests: what is sent out with one
         key is then always the same."""
         for turn in self._turns.values():
-            if (asked := turn.once) is not None and turn.may_do:
-                turn.once, turn.doing = None, asked
-                self._answer(OnceAnswered(turn.step, asked.number))
-            if not turn.is_recorded:
-                return
+            first = turn.step if turn.ahead is None else turn.step - self._ahead.lag
+            rests_on = (older for older in self._turns.values() if older.step < first)
+            if turn.outside is not None and turn.may_do and all(older.is_recorded for older in rests_on):
+                turn.outside = replace(turn.outside, is_begun=True)
+                self._answer(OnceAnswered(turn.step, turn.outside.asked.number))
 
     def _done_once(self, turn: OpenTurn, done: OnceDone) -> None:
         self._around.fault("master.once")
-        asked = turn.doing
-        assert asked is not None and asked.number == done.number, "it was told to do this"
+        assert turn.outside is not None and turn.outside.is_begun, "it was told to do this"
+        asked = turn.outside.asked
         settings = self._plan.settings
         line = Once(turn.step, asked.number, asked.call, asked.arguments, done.result, settings, asked.at)
         turn.lines = self._steps.follow(line)
@@ -344,9 +354,6 @@ class ScriptDriver(Driver):
         rows = self.dispatcher.rows
         found = (rows.sources(asked.step, keys, ids, self._rank) for keys, ids in keys_of(asked.inputs, asked.ids))
         self._answer(RowsAt(asked.token, tuple(chain.from_iterable(found))))
-
-    def _diverged(self, step: int, how: str) -> ScriptDiverged:
-        return ScriptDiverged(f"step {step}: the script does not do as it did: {how}.", AS_IT_WAS)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _lines(self) -> list[Event]:
@@ -381,6 +388,7 @@ class ScriptDriver(Driver):
     def _close(self, step: int, row: Mapping[str, int | float]) -> None:
         super()._close(step, row)
         del self._turns[step]
+        self._ahead.forget(self._steps.numbers)
 
 
 def _key(unit: Unit) -> UnitKey:

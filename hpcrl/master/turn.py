@@ -1,18 +1,32 @@
-"""One turn of a script as the master follows it: what it has asked for, what of this is executed and on disk. Pure.
+"""One turn of a script as the master follows it: what it has asked for, what of this is executed and on disk. Pure."""
 
-Also what a script that runs again must do as it did: `unlike_call`, `unlike_end`.
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from hpcrl.dataflow.tasks import Unit
-from hpcrl.durable.journal import Called, Ids, Made, Turn
+from hpcrl.durable.journal import Called, Ids, Made
 from hpcrl.durable.once import Once
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.master.row_table import Key
-from hpcrl.wire.script_messages import CallAsked, Inputs, OnceAsked, TurnEnded
+from hpcrl.wire.script_messages import Inputs, OnceAsked, TurnEnded
+
+
+@dataclass
+class PreparedFrom:
+    """What a step is prepared from: how many changes each role has had. `reads` are the roles that this concerns, once
+    the script has said it."""
+
+    versions: Mapping[str, int]
+    reads: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Something to be done outside of the run; whether the script was told to."""
+
+    asked: OnceAsked
+    is_begun: bool = False
 
 
 @dataclass
@@ -23,6 +37,10 @@ class OpenTurn:
     lines: StepLines
     recorded: StepLines | None = None
     closed: bool = False
+    ahead: PreparedFrom | None = None
+    """While the step is prepared ahead."""
+    prepared: int = 0
+    """How many asks were made so."""
     ended: TurnEnded | None = None
     is_over: bool = False
     """It has ended, and all that it asked for is executed."""
@@ -31,10 +49,8 @@ class OpenTurn:
     unexecuted: dict[int, set[Unit]] = field(default_factory=dict)
     """By ask; what an older attempt has recorded is left out, though a change may have to be replayed."""
     unrecorded: dict[int, set[Unit]] = field(default_factory=dict)
-    once: OnceAsked | None = None
-    """What the script is about to do outside of the run, until it is told to."""
-    doing: OnceAsked | None = None
-    """What it does there."""
+    outside: Outside | None = None
+    """What the script is about to do outside of the run, or does there."""
     unwritten: list[tuple[Called | Once, frozenset[int]]] = field(default_factory=list)
     """Asks without a line yet, each with those whose results the script had read by then."""
     _read: frozenset[int] = frozenset()
@@ -74,24 +90,40 @@ class OpenTurn:
     def was_recorded(self, unit: Unit) -> None:
         self.unrecorded[self._ask_of[unit]].discard(unit)
 
+    def may_read(self, role: str) -> bool:
+        """Whether the script may still ask for something that reads this role as it was before."""
+        return self.ahead is not None and (self.ahead.reads is None or role in self.ahead.reads)
+
+    @property
+    def is_prepared_on_disk(self) -> bool:
+        """Whether it is prepared, and all that was made so has its lines."""
+        late = [line.number for line, _ in self.unwritten]
+        late += [number for number, units in self.unrecorded.items() if units]
+        return self.ahead is None and all(number > self.prepared for number in late)
+
+    def is_prepared(self) -> None:
+        """All is asked for by which it is."""
+        self.ahead, self.prepared = None, len(self.lines.asks)
+
     @property
     def is_recorded(self) -> bool:
         """Whether all that was asked for has its lines."""
-        return self.doing is None and not self.unwritten and not any(self.unrecorded.values())
+        return self.outside is None and not self.unwritten and not any(self.unrecorded.values())
 
     def wants_once(self, asked: OnceAsked) -> None:
         """The script is about to do something outside of the run."""
-        self.once = asked
+        self.outside = Outside(asked)
         self._read |= frozenset(asked.read)
 
     @property
     def may_do(self) -> bool:
         """Whether what it is about to do rests on nothing that is not on disk."""
-        return self.once is not None and not self.unwritten and not any(self.unrecorded[it] for it in self._read)
+        waits = self.outside is not None and not self.outside.is_begun
+        return waits and not self.unwritten and not any(self.unrecorded[it] for it in self._read)
 
     def did(self, line: Once) -> None:
         """It has done what it was told to."""
-        self.doing = None
+        self.outside = None
         self.unrecorded[line.number] = set()
         self.unwritten.append((line, self._read))
 
@@ -133,65 +165,5 @@ def of_rows(pieces: Sequence[Made], rows: Sequence[int]) -> tuple[Made, ...]:
     return tuple(Made(call, len(list(alike))) for call, alike in groupby(along[row] for row in rows))
 
 
-def unlike_ask(recorded: Called | Once | None, asked: CallAsked | OnceAsked) -> str:
-    """How an ask is another than the one that was recorded in its place; "" where it is the same, or none was."""
-    if recorded is None:
-        return ""
-    where, before = asked.at or "its script", recorded.at or "the script"
-    if asked.call != recorded.call or isinstance(asked, OnceAsked) != isinstance(recorded, Once):
-        return f"{where} asks for {_named(asked)} where {before} had asked for {_named(recorded)}"
-    if isinstance(asked, OnceAsked) or isinstance(recorded, Once):
-        return _unlike_arguments(recorded, asked)
-    if asked.ids != recorded.ids:
-        return (
-            f"{where} asks for {asked.call} on {_some(asked.ids)} where it had been asked for on {_some(recorded.ids)}"
-        )
-    if asked.inputs != recorded.inputs:
-        key = next(
-            key for key in {**asked.inputs, **recorded.inputs} if asked.inputs.get(key) != recorded.inputs.get(key)
-        )
-        made = _makers(asked.inputs.get(key, ())), _makers(recorded.inputs.get(key, ()))
-        return f"{where} gives {asked.call} the {key} of {made[0]} where they had been of {made[1]}"
-    return _unlike_arguments(recorded, asked)
-
-
-def unlike_end(turn: OpenTurn, ended: TurnEnded, recorded: Turn | None) -> str:
-    """How the end of a turn is another than the one that was recorded; "" where it is the same, or nothing was."""
-    before = () if turn.recorded is None else turn.recorded.asks
-    asked = len(turn.lines.asks)
-    if asked < len(before):
-        lacking = before[asked]
-        return f"the turn ends where {lacking.at or 'the script'} had asked for {_named(lacking)}"
-    if recorded is None:
-        return ""
-    if asked > recorded.calls:
-        more = turn.lines.asks[recorded.calls]
-        return f"{more.at or 'the script'} asks for {_named(more)} where the turn had ended"
-    if ended.state != recorded.state:
-        return f"run.state ends as {ended.state} where it had ended as {recorded.state}"
-    return ""
-
-
-def _unlike_arguments(recorded: Called | Once, asked: CallAsked | OnceAsked) -> str:
-    if asked.arguments == recorded.arguments:
-        return ""
-    does = "does" if isinstance(asked, OnceAsked) else "computes"
-    where = asked.at or "its script"
-    return f"{where} {does} {asked.call} with {asked.arguments} where it had been with {recorded.arguments}"
-
-
-def _named(ask: Called | Once | CallAsked | OnceAsked) -> str:
-    return f"run.once({ask.call})" if isinstance(ask, Once | OnceAsked) else ask.call
-
-
 def _along(pieces: Sequence[Made]) -> Iterator[str]:
     return (piece.call for piece in pieces for _ in range(piece.samples))
-
-
-def _makers(pieces: Sequence[Made]) -> str:
-    return ", ".join(dict.fromkeys(piece.call or "the data set" for piece in pieces)) or "nobody"
-
-
-def _some(ids: Ids, shown: int = 3) -> str:
-    more = ", …" if len(ids) > shown else ""
-    return f"{len(ids)} samples ({', '.join(ids[:shown])}{more})"

@@ -149,13 +149,6 @@ def script_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
             f"{choice.setting}.metric is set, but {experiment.algorithm} is a script: it chooses its samples itself.",
             f"Leave {choice.setting}.metric out; in the script, batch.filter leaves samples out.",
         )
-    if behind := [call.name for call in algorithm.calls(experiment) if call.lag]:
-        yield Problem(
-            ("lag",),
-            f"{', '.join(behind)} would read older parameters, but {experiment.algorithm} is a script: each of its "
-            "calls reads those that its last change has made.",
-            "Set lag to 0.",
-        )
 
 
 def evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:

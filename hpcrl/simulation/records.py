@@ -27,6 +27,7 @@ from hpcrl.durable.journal import (
     Exported,
     Opened,
     Trained,
+    Turn,
 )
 from hpcrl.durable.recovery import RecoveryPlan, plan_recovery
 from hpcrl.durable.retention import LEAST_KEPT
@@ -202,7 +203,13 @@ class SimulatedRecords:
     def has_export(self, step: int, role: str) -> bool:
         return (step, role) in self._exported
 
-    def checkpointed(self, of: StepLines, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
+    def checkpointed(
+        self,
+        of: StepLines,
+        roles: Mapping[str, Sequence[FileRef]],
+        digests: Mapping[str, str],
+        earlier: tuple[Turn, ...] = (),
+    ) -> None:
         shards = {role: tuple(refs) for role, refs in roles.items()}
         name = f"checkpoints/step-{of.step:08d}.a{self.number:03d}/MANIFEST.json"
         self.append([Checkpointed(of.step, FileRef(name, 0, crc_of(name)))])

@@ -15,7 +15,28 @@ Inputs = dict[str, tuple[Made, ...]]
 
 # ── script → master ───────────────────────────────────────────────────────────────────────────────────────────────────
 class NextTurn(msgspec.Struct, frozen=True, tag=True):
-    """The script is at the top of its loop."""
+    """The script is at the top of its loop. With a `lag` it is about to prepare this step, beside the loop's turn so
+    many steps before."""
+
+    step: int
+    lag: int = 0
+
+
+class ReadsAhead(msgspec.Struct, frozen=True, tag=True):
+    """The script is going to ask for calls of these roles, and of no others, before this step is prepared."""
+
+    step: int
+    roles: tuple[str, ...]
+
+
+class Prepared(msgspec.Struct, frozen=True, tag=True):
+    """The script has asked for all by which it prepares this step."""
+
+    step: int
+
+
+class LoopAt(msgspec.Struct, frozen=True, tag=True):
+    """The script is at the top of its loop, and has prepared this step."""
 
     step: int
 
@@ -101,6 +122,8 @@ class ScriptBegins(msgspec.Struct, frozen=True, tag=True):
 
     step: int
     state: str | None = None
+    earlier: tuple[str, ...] = ()
+    """Those after the steps before that one, from which later ones are prepared."""
 
 
 class TurnBegun(msgspec.Struct, frozen=True, tag=True):
@@ -117,6 +140,12 @@ class TurnBegun(msgspec.Struct, frozen=True, tag=True):
     settings: int
     recorded: tuple[int, ...] = ()
     parts: tuple[int, ...] = ()
+
+
+class LoopGoesOn(msgspec.Struct, frozen=True, tag=True):
+    """The turn of this step, which is prepared, may go on."""
+
+    step: int
 
 
 class NoMoreTurns(msgspec.Struct, frozen=True, tag=True):
@@ -148,5 +177,17 @@ class RowsAt(msgspec.Struct, frozen=True, tag=True):
     sources: tuple[RowSource, ...]
 
 
-FromScript = NextTurn | CallAsked | OnceAsked | OnceDone | TurnEnded | RowsAsked | ScriptSilent | ScriptEnded
-ToScript = ScriptBegins | TurnBegun | NoMoreTurns | CallExecuted | OnceAnswered | RowsAt
+FromScript = (
+    NextTurn
+    | ReadsAhead
+    | Prepared
+    | LoopAt
+    | CallAsked
+    | OnceAsked
+    | OnceDone
+    | TurnEnded
+    | RowsAsked
+    | ScriptSilent
+    | ScriptEnded
+)
+ToScript = ScriptBegins | TurnBegun | LoopGoesOn | NoMoreTurns | CallExecuted | OnceAnswered | RowsAt

@@ -42,7 +42,7 @@ from hpcrl.wire.messages import (
     Syn,
     Verify,
 )
-from hpcrl.wire.script_messages import CallExecuted, NoMoreTurns, OnceAnswered, RowsAt, ScriptBegins, TurnBegun
+from hpcrl.wire.script_messages import ToScript
 from hpcrl.workers.inputs import Gathered, Inputs, Peripherals, without_inputs
 from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore
@@ -155,7 +155,7 @@ class Mailbox:
                 self.jobs.put(body)
             case Move() | LetGo() | Save() | Verify() | Assemble() | Finish():
                 self.jobs.put(body)
-            case ScriptBegins() | TurnBegun() | NoMoreTurns() | CallExecuted() | OnceAnswered() | RowsAt():
+            case _ if isinstance(body, ToScript):
                 self.script.answered(body)
 
     def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:

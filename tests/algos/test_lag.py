@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import ppo_script
 from support.chaos import create_run, finish, outputs, remains, whole_run
 from support.choosing import events_of
 from support.faults import Dawdles
 from support.hosts import write_task
-from support.struck_layouts import Blow, check_struck
+from support.struck_layouts import Blow, check_struck, exported
 from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
 
 from hpcrl.config.generation import GenerationConfig
@@ -122,3 +123,39 @@ def test_a_step_of_one_update_is_weighed_too(task: Path, tmp_path: Path) -> None
     run = whole_run(tmp_path, lagging(task, 1, apart=False, minibatches=1, epochs=1))
     assert versions(run, "actor_inf") == []
     assert remains(run).metrics[-1]["actor_train/logprob_gap"] > 1e-6
+
+
+def scripted(of: PPOExperiment) -> Any:
+    return replace(of, algorithm=f"{ppo_script.__file__}:BEHIND")
+
+
+@pytest.fixture(scope="module")
+def behind(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A script's run that nothing has disturbed, with a lag of 2."""
+    return whole_run(tmp_path_factory.mktemp("behind"), scripted(lagging(task, 2)))
+
+
+def test_a_script_that_prepares_its_steps_computes_what_the_graph_does(
+    behind: RunDirectory, undisturbed: Callable[[int], RunDirectory]
+) -> None:
+    graph = undisturbed(2)
+    ours, theirs = remains(behind), remains(graph)
+    assert (ours.parameters, ours.state) == (theirs.parameters, theirs.state)
+    assert ours.metrics == tuple(row for row in theirs.metrics if row["step"])
+    assert ours.ids == {step: ids for step, ids in theirs.ids.items() if step}
+    assert exported(behind) == exported(graph)
+    assert versions(behind, "actor_gen") == versions(graph, "actor_gen")
+
+
+SCRIPT_BLOWS = {
+    "in a generation that is ahead": Blow("worker-0", "generate.end", 3),
+    "the script": Blow("worker-2", "script.ask", 14),
+    "the master, between lines": Blow("master", "journal.after", 20),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPT_BLOWS)
+def test_killed_a_script_that_is_behind_ends_with_the_same_bits(
+    name: str, task: Path, tmp_path: Path, behind: RunDirectory
+) -> None:
+    check_struck(tmp_path, scripted(lagging(task, 2)), SCRIPT_BLOWS[name], behind)

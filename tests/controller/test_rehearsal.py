@@ -182,3 +182,28 @@ def test_what_a_computation_leaves_besides_its_rows_is_found(tmp_path):
         ConfigurationError, match=r"run\.state\['n'\] was 2, then 1\. Something lives outside run\.state"
     ):
         [*rehearsal.rehearse(experiment_of(tmp_path, body))]
+
+
+PREPARED = """
+    count = []
+    def prepare(run, e, step):
+        actor, reward = run.groups("actor", "reward")
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch[: 4 + {}]))
+        return batch.union(reward.inference(batch))
+    for step in run.steps(prepare=prepare, lag={}):
+        batch = step.prepared
+        batch = batch.union(critic.inference(batch), run.compute(doubled, batch, 1.5))
+        run.state["n"] += 1
+"""
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_what_is_prepared_is_rehearsed_too(tmp_path: Path, lag: int) -> None:
+    """And what lives outside the state there is found."""
+    body = PREPARED.replace("step.batch()", "step.batch()[:4]")
+    (said,) = rehearsal.rehearse(experiment_of(tmp_path, body.format("0", lag)))
+    assert "the script did not ask for ref_inf, actor_train, critic_train" in said
+    with pytest.raises(ConfigurationError) as error:
+        [*rehearsal.rehearse(experiment_of(tmp_path, PREPARED.format("len(count) - (count.append(1) or 0) - 1", lag)))]
+    assert "loop.py:" in str(error.value)

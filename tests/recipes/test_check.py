@@ -174,5 +174,4 @@ def test_what_a_graph_decides_is_refused_where_a_script_does(tmp_path, monkeypat
 
     said = refusal(load, "grpo.filter_groups.metric=reward")
     assert "loop.py:GRPO is a script: it chooses its samples itself. Leave grpo.filter_groups.metric out" in said
-    assert "actor_gen would read older parameters" in refusal(load, "lag=1", "grpo.old_logprobs=recomputed")
-    assert load("lag=0", "control.stop_when=script/n > 3")
+    assert load("lag=1", "grpo.old_logprobs=recomputed", "control.stop_when=script/n > 3")

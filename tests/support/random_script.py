@@ -1,4 +1,5 @@
-"""Toy scripts drawn at random: which calls a turn makes, on which rows, how often, what it waits for and remembers."""
+"""Toy scripts drawn at random: which calls a turn makes, on which rows, how often, what it waits for and remembers; how
+far ahead it prepares its steps, and what it does outside of the run."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,12 +7,23 @@ from typing import Any
 from support import toy_script
 
 
+def prepared(run: Any, e: Any, step: Any) -> Any:
+    (actor,) = run.groups("actor")
+    draw = run.rng("prepared")
+    if draw.integers(2):
+        run.once(noted, run.state["by"], rehearsed=0.0)
+    return [part.union(actor.generate(part, blocking=bool(draw.integers(2)))) for part in _cut(step.batch(), draw)]
+
+
+def noted(key: str, by: float) -> float:
+    return by
+
+
 def loop(run: Any, e: Any) -> None:
     actor, critic, reward = run.groups("actor", "critic", "reward")
     run.state.setdefault("by", 0.25)
-    for step in run.steps():
-        draw = run.rng("course")
-        parts = [part.union(actor.generate(part, blocking=bool(draw.integers(2)))) for part in _cut(step.batch(), draw)]
+    for step in run.steps(prepare=prepared, lag=int(run.rng("lag").integers(4))):
+        draw, parts = run.rng("course"), step.prepared
         waiting = []
         for _ in range(draw.integers(1, 4)):
             batch = parts[draw.integers(len(parts))] if draw.integers(2) else parts[0].concat(parts)
@@ -27,6 +39,8 @@ def loop(run: Any, e: Any) -> None:
                     waiting.append(role.update(batch, blocking=False))
         if waiting and draw.integers(2):
             run.state["by"] = 0.5 * run.state["by"] + 1e-3 * waiting[draw.integers(len(waiting))].result().stats["loss"]
+        if draw.integers(2):
+            step.log(noted=run.once(noted, run.state["by"], rehearsed=0.0))
         if draw.integers(2):
             step.log(by=run.state["by"], calls=len(waiting))
         if step.evaluates and draw.integers(2):

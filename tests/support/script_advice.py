@@ -128,3 +128,34 @@ OF_METHODS: Mapping[str, tuple[str, str]] = {
 }
 """The same of registered methods."""
 METHODS_FOLLOWED_BY = "controller/test_methods.py::test_a_method_that_is_asked_for_as_its_advice_says_gets_further"
+
+IN_PREPARE: Mapping[str, tuple[str, str]] = {
+    "ahead.py: Draw from run.rng(name), which is a generator of its own.": (
+        "np.random.random()",
+        "run.rng('noise').random()",
+    ),
+    "ahead.py: Return what the loop needs: it is step.prepared there.": ("run.state['n'] = 1", "made = 1"),
+    "conversation.py: Change roles in the loop: what is prepared ahead reads them as an older step left them.": (
+        "actor, critic = run.groups('actor', 'critic'); critic.update(step.batch())",
+        "(actor,) = run.groups('actor'); made = step.batch().union(actor.generate(step.batch()))",
+    ),
+    "conversation.py: Take all groups by the run that prepare is given: actor, reward = run.groups(…).": (
+        "made = taken[0].generate(step.batch())",
+        "(actor,) = run.groups('actor'); made = actor.generate(step.batch())",
+    ),
+    "conversation.py: Take all groups in the first lines of prepare: others wait for those that it may still ask.": (
+        "actor = run.group('actor'); made = actor.generate(step.batch()); run.group('reward')",
+        "actor, reward = run.groups('actor', 'reward'); made = actor.generate(step.batch())",
+    ),
+}
+"""The same of a line in a function that prepares a step."""
+OF_A_LAG: Mapping[str, tuple[str, str]] = {
+    "run.py: Keep the lag that the run was begun with.": ("prepare=prepare, lag=2", "prepare=prepare, lag=1"),
+    "run.py: Loop once over run.steps(prepare=…).": (
+        "prepare=prepare), run.steps(prepare=prepare",
+        "prepare=prepare",
+    ),
+    "run.py: Write run.steps(prepare=FUNCTION, lag=1).": ("lag=1", "prepare=prepare, lag=1"),
+}
+"""The same of what `run.steps` is given, in a run that goes on after a checkpoint with the states of two steps."""
+FOLLOWED_AHEAD = "controller/test_ahead.py::test_who_prepares_as_advised_gets_further"

@@ -21,6 +21,8 @@ from hpcrl.wire.script_messages import (
     CallAsked,
     CallExecuted,
     FromScript,
+    LoopAt,
+    LoopGoesOn,
     NextTurn,
     NoMoreTurns,
     OnceAnswered,
@@ -62,6 +64,7 @@ class FakeMaster:
     turns: int = 3
     first: int = 1
     state: str | None = None
+    earlier: tuple[str, ...] = ()
     recorded: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     parts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     settings: int = 0
@@ -74,7 +77,7 @@ class FakeMaster:
     rows_asked: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.answers.append(ScriptBegins(self.first, self.state))
+        self.answers.append(ScriptBegins(self.first, self.state, self.earlier))
         self._where: dict[int, RowsAsked] = {}
         self._calls: dict[tuple[int, str], dict[str, np.ndarray]] = {}
 
@@ -92,6 +95,8 @@ class FakeMaster:
                 )
             case NextTurn(step):
                 self.answers.append(NoMoreTurns(step))
+            case LoopAt(step):
+                self.answers.append(LoopGoesOn(step))
             case CallAsked():
                 self._execute(message)
                 self._answer(CallExecuted(message.step, message.number, self.stats(message)))
@@ -107,7 +112,7 @@ class FakeMaster:
     def _execute(self, asked: CallAsked) -> None:
         if asked.call.removeprefix("eval_").startswith("scale"):
             prefix = "eval_" if asked.call.startswith("eval_") else ""
-            rows = {"r": self._rows(asked.ids, f"{prefix}r", asked.inputs[f"{prefix}r"])}
+            rows = {"r": self._rows(asked.step, asked.ids, f"{prefix}r", asked.inputs[f"{prefix}r"])}
             made = self.computations.run(asked.step, asked.call, asked.ids, rows)
             self._calls[asked.step, asked.call] = dict(zip(asked.ids, made.rows("s"), strict=True))
 
@@ -124,11 +129,12 @@ class FakeMaster:
     def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:
         asked = next(it for it in self._where.values() if it.ids == tuple(ids))
         del self._where[asked.token]
-        return SequenceSample.from_rows(ids, {key: self._rows(ids, key, of) for key, of in asked.inputs.items()})
+        return SequenceSample.from_rows(
+            ids, {key: self._rows(asked.step, ids, key, of) for key, of in asked.inputs.items()}
+        )
 
-    def _rows(self, ids: Sequence[str], key: str, made: Sequence[Any]) -> list[np.ndarray]:
+    def _rows(self, step: int, ids: Sequence[str], key: str, made: Sequence[Any]) -> list[np.ndarray]:
         makers = [run.call for run in made for _ in range(run.samples)]
-        step = self.asked[-1].step
         found = []
         for sample, call in zip(ids, makers, strict=True):
             computed_ = self._calls.get((step, call))

@@ -1,0 +1,107 @@
+"""Scripts that prepare steps ahead of their loop: one result, whatever takes how long, and whoever is killed."""
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ahead_script
+from support.chaos import create_run, ends_alike, finish, outputs, remains, toy_experiment, whole_run
+from support.faults import Dawdles, Strike
+
+from hpcrl.config.control import Frequency
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Called, Closed, Done, Trained
+from hpcrl.durable.rundir import RunDirectory
+
+FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+STEPS = 6
+
+
+def experiment(name: str) -> Any:
+    made = toy_experiment(lost_after_s=60.0, start_timeout_s=60.0)
+    control = replace(made.control, steps=STEPS, evaluate=Frequency())
+    return replace(made, algorithm=f"{ahead_script.__file__}:{name}", control=control)
+
+
+def lines(run: RunDirectory) -> list[Any]:
+    return [line.event for line in read_history(run).lines]
+
+
+def wrong_versions(run: RunDirectory, lag: int) -> list[Any]:
+    """Lines of what is prepared that are of another version than that after the step from which it is."""
+    found = lines(run)
+    after = {it.step: it.turn.versions for it in found if isinstance(it, Closed) and it.turn is not None}
+    read = [it for it in found if isinstance(it, Done | Called) and it.call == "actor_gen"]
+    return [it for it in read if it.version != after.get(it.step - 1 - lag, {}).get("actor", 0)]
+
+
+@pytest.fixture(scope="module")
+def wholes() -> Iterator[dict[str, RunDirectory]]:
+    """A run that nothing has disturbed, of each of the algorithms; made when it is first asked for."""
+
+    class Wholes(dict[str, RunDirectory]):
+        def __missing__(self, of: str) -> RunDirectory:
+            Path(name, of).mkdir()
+            self[of] = whole_run(Path(name, of), experiment(of))
+            return self[of]
+
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        yield Wholes()
+
+
+def test_without_a_lag_it_is_what_the_loop_would_write_out(wholes: dict[str, RunDirectory]) -> None:
+    assert remains(wholes["LAG_0"]) == remains(wholes["WRITTEN_OUT"])
+    assert wrong_versions(wholes["LAG_0"], 0) == []
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_a_step_reads_the_version_of_its_lag_however_long_calls_take(
+    wholes: dict[str, RunDirectory], tmp_path: Path, lag: int
+) -> None:
+    whole = wholes[f"LAG_{lag}"]
+    assert wrong_versions(whole, lag) == []
+    ahead = [it.step for it in lines(whole) if isinstance(it, Called | Trained)]
+    assert any(later < earlier for earlier, later in itertools.pairwise(ahead))
+    run = create_run(tmp_path / "run", experiment(f"LAG_{lag}"))
+    assert finish(run, Dawdles(lag)) == [0]
+    assert remains(run) == remains(whole), outputs(run)
+    assert remains(whole) != remains(wholes["LAG_0"])
+
+
+# Where the master or a worker passes; how often it has passed there before.
+POINTS = [
+    (1, "master", "master.ask", 3, "self"),
+    (1, "master", "master.ask", 14, "worker-2"),
+    (1, "master", "master.turn", 2, "self"),
+    (1, "master", "manifest.published", 1, "self"),
+    (1, "worker-2", "script.ask", 11, "self"),
+    (1, "worker-0", "worker.call", 7, "self"),
+    (2, "master", "journal.after", 9, "self"),
+    (2, "master", "journal.before", 15, "all"),
+    (2, "master", "manifest.published", 2, "all"),
+    (2, "master", "master.turn", 4, "worker-2"),
+    (2, "worker-2", "script.answered", 30, "self"),
+    (3, "worker-1", "worker.executed", 9, "self"),
+    (3, "master", "master.ask", 24, "self"),
+    (3, "worker-2", "spill.published", 5, "master"),
+]
+
+
+@pytest.mark.parametrize(("lag", "who", "point", "nth", "target"), POINTS)
+def test_it_ends_as_if_nothing_had_happened(
+    wholes: dict[str, RunDirectory], tmp_path: Path, lag: int, who: str, point: str, nth: int, target: str
+) -> None:
+    run = create_run(tmp_path / "run", experiment(f"LAG_{lag}"))
+    ends_alike(run, remains(wholes[f"LAG_{lag}"]), Strike(tmp_path, "strike", who, point, "KILL", target, nth))
+    assert wrong_versions(run, lag) == []
+
+
+def test_a_loop_that_is_left_ends_what_was_prepared_for_it(wholes: dict[str, RunDirectory], tmp_path: Path) -> None:
+    whole = wholes["LEAVING"]
+    assert [it.step for it in lines(whole) if isinstance(it, Closed)] == [1, 2, 3, 4]
+    run = create_run(tmp_path / "run", experiment("LEAVING"))
+    ends_alike(run, remains(whole), Strike(tmp_path, "strike", "master", "master.turn", "KILL", "self", 3))
