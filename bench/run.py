@@ -326,8 +326,9 @@ SECTIONS: Mapping[str, Section] = {
         "Plans a second are those that are scored, in one thread, by its CPU time, of 7B on 128 GPUs. The paced host "
         "runs the toy with eight workers whose calls and moves sleep as long as they are reckoned to take in the "
         "heuristic's plan and in the searched one of 7B on 8, scaled down to a step of 1.5 s; the shortest step of "
-        "three runs counts. The command is of 7B models and 1,024 prompts, from its start to its end.",
-        lambda work, _: searching.times(work),
+        "three runs counts. The command is of 7B models and 1,024 prompts, from its start to its end. Each family can "
+        "be measured again alone: `python bench/run.py search_times:plans`.",
+        families={name: _of_work(measure) for name, measure in searching.TIMES.items()},
     ),
     "simulation": Section(
         "Simulating a run",

@@ -9,8 +9,9 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import exp, fsum, log
 from pathlib import Path
@@ -67,7 +68,7 @@ SMALL, BUDGET = 200, 0.2
 it tries as large a share."""
 PACED_S = 1.5
 """A step on the paced host."""
-STEPS, TRIES = 5, 3
+STEPS, TRIES, TURNS = 5, 3, 5
 
 
 class Case(NamedTuple):
@@ -218,7 +219,8 @@ def speeds(work: Path) -> list[Figure]:
     asked = experiment(work / "models", Case("7B", 128, "short"))
     found = search_for(replace(asked, search=replace(asked.search, proposals=16)), None)
     problem, start = found.searched.choices.problem, found.searched.best[0].plan
-    fast, slow = speed(problem, start, 1_000_000, True), speed(problem, start, 400, False)
+    fast = max(speed(problem, start, 1_000_000, True) for _ in range(TURNS))  # what others do only adds to its time
+    slow = speed(problem, start, 400, False)
     detail = f"{fast.proposals_s:,.0f} proposals, of which some change nothing"
     return [
         Figure("plans a second and core for 128 GPUs, C++", fast.plans_s / 1e6, "million", "≥ 1", detail),
@@ -282,6 +284,15 @@ def plans(work: Path) -> list[Figure]:
     return [*against_heuristic(work), *against_brute_force(work)]
 
 
-def times(work: Path) -> list[Figure]:
+def _emptied(measure: Callable[[Path], list[Figure]], work: Path) -> list[Figure]:
     shutil.rmtree(work, ignore_errors=True)
-    return [*speeds(work), *on_paced_host(work), *command(work)]
+    work.mkdir(parents=True)
+    return measure(work)
+
+
+TIMES: Mapping[str, Callable[[Path], list[Figure]]] = {
+    "plans": partial(_emptied, speeds),
+    "paced": partial(_emptied, on_paced_host),
+    "command": partial(_emptied, command),
+}
+"""How long a search takes, in families that each take three minutes at most."""

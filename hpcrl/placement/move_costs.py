@@ -5,12 +5,11 @@ takes every matrix to be cut into equal runs, and turns to be taken evenly. Wher
 a few per cent. Shapes: C cells of a model that the same ranks have; R workers, N nodes.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import lcm
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -214,13 +213,14 @@ class _Cells(NamedTuple):
     cut_C: tuple[np.ndarray, np.ndarray]
     """Of both sides, whose tensor rank it is."""
     is_whole_C: np.ndarray
-    packs_C: np.ndarray
-    """Whether it lies in many short runs: what tensor ranks have of a matrix's columns, which are several matrices'."""
+    packed_C: np.ndarray
+    """Of its numbers, those that lie in many short runs: what tensor ranks have of columns, which are several
+    matrices'."""
 
     @staticmethod
-    def of(groups: "Counter[tuple[_Stages, _Cut]]", home: Layout, place: Layout) -> "_Cells":
+    def of(groups: "Mapping[tuple[_Stages, bool], _Numbers]", home: Layout, place: Layout) -> "_Cells":
         runs = lcm(home.tp, place.tp)
-        counts = np.array([1 if cut == "whole" else runs for _, cut in groups])
+        counts = np.array([runs if is_cut else 1 for _, is_cut in groups])
         group_C = np.repeat(np.arange(len(groups)), counts)
         run_C = np.arange(len(group_C)) - np.repeat(np.cumsum(counts) - counts, counts)
         members, cuts = [], []
@@ -228,10 +228,9 @@ class _Cells(NamedTuple):
             member = np.array([[stage in stages[side] for stage in range(layout.pp)] + [False] for stages, _ in groups])
             members.append(member[group_C])
             cuts.append(run_C // (runs // layout.tp))
-        numel_C = (np.array(list(groups.values())) / counts)[group_C]
-        across_C = np.array([cut == "columns" for _, cut in groups])[group_C]
-        is_whole_C = np.array([cut == "whole" for _, cut in groups])[group_C]
-        return _Cells(numel_C, (members[0], members[1]), (cuts[0], cuts[1]), is_whole_C, across_C & (runs > 1))
+        numel_C, columns_C = ((np.array(of) / counts)[group_C] for of in zip(*groups.values(), strict=True))
+        packed_C = columns_C * (runs > 1)
+        return _Cells(numel_C, (members[0], members[1]), (cuts[0], cuts[1]), counts[group_C] == 1, packed_C)
 
     def held(self, number: int, stage_BR: np.ndarray, cut_BR: np.ndarray) -> np.ndarray:
         """bool [B, C, R]: what workers with these stages and cuts have, of the home (0) or of the place (1)."""
@@ -267,24 +266,30 @@ def _holders(place: Placed) -> Sequence[int]:
 
 
 _Stages = tuple[frozenset[int], frozenset[int]]
-_Cut = Literal["whole", "rows", "columns"]
-"""How tensor ranks have a parameter."""
+
+
+class _Numbers(NamedTuple):
+    """How many, and how many of them are of matrices whose columns are cut."""
+
+    all: int
+    columns: int
 
 
 @lru_cache(maxsize=1024)
-def _groups(config: DecoderConfig, home: int, place: int) -> Counter[tuple[_Stages, _Cut]]:
-    """How many numbers the same stages of both have, by how they are cut over tensor ranks."""
+def _groups(config: DecoderConfig, home: int, place: int) -> Mapping[tuple[_Stages, bool], _Numbers]:
+    """How many numbers the same stages of both have, and whether they are cut over tensor ranks."""
     found: dict[str, list[set[int]]] = {}
-    numel, cut = {}, dict[str, _Cut]()
+    numel, cut = {}, {}
     for side, pp in enumerate((home, place)):
         for stage, parameters in enumerate(stage_parameters(config, pp)):
             for it in parameters:
                 found.setdefault(it.name, [set(), set()])[side].add(stage)
-                numel[it.name] = it.numel
-                cut[it.name] = "columns" if it.tp_dim else "whole" if it.tp_dim is None else "rows"
-    sums: Counter[tuple[_Stages, _Cut]] = Counter()
+                numel[it.name], cut[it.name] = it.numel, it.tp_dim
+    sums: dict[tuple[_Stages, bool], _Numbers] = {}
     for name, (one, other) in found.items():
-        sums[(frozenset(one), frozenset(other)), cut[name]] += numel[name]
+        key = (frozenset(one), frozenset(other)), cut[name] is not None
+        so_far = sums.get(key, _Numbers(0, 0))
+        sums[key] = _Numbers(so_far.all + numel[name], so_far.columns + numel[name] * bool(cut[name]))
     return sums
 
 
@@ -306,13 +311,18 @@ def _shared_out(
     node_R = np.repeat(np.arange(count), source.shape[2] // count)
     times_BN1 = times_BN[:, :, None].astype(np.float64)
     crosses_BC1, had_BC1 = crosses_BCN.astype(np.float64) @ times_BN1, np.maximum(1, had_BCN @ times_BN1)
-    near_sent = source * (near_BCN / each_BCN)[:, :, node_R]
-    near_received = (lack * (had_BCN > 0)[:, :, node_R]).astype(np.float64)
-    far_sent, far_received = source * (crosses_BC1 / had_BC1), lack * first_BCN[:, :, node_R]
-    spread = numel_C @ (lack * second_BCN[:, :, node_R])
-    packs_C = numel_C * cells.packs_C
-    packed = packs_C @ (near_sent + far_sent + near_received + far_received)
-    none, again = np.zeros_like(spread), 2 * (packs_C @ (lack * second_BCN[:, :, node_R]))
-    first = _Traffic(numel_C @ near_sent, numel_C @ near_received, numel_C @ far_sent, numel_C @ far_received, packed)
+    weights_2C = np.stack([numel_C, cells.packed_C])
+    moved = (
+        source * (near_BCN / each_BCN)[:, :, node_R],
+        (lack * (had_BCN > 0)[:, :, node_R]).astype(np.float64),
+        source * (crosses_BC1 / had_BC1),
+        lack * first_BCN[:, :, node_R],
+        lack * second_BCN[:, :, node_R],
+    )
+    (near_sent, near_received, far_sent, far_received, spread), packed = zip(
+        *((both[:, 0], both[:, 1]) for both in (weights_2C @ it for it in moved)), strict=True
+    )
+    first = _Traffic(near_sent, near_received, far_sent, far_received, sum(packed[:4]))
+    none = np.zeros_like(spread)
     copied_BR = numel_C @ (source & target).astype(np.float64)
-    return [first, _Traffic(spread, spread, none, none, again)], copied_BR
+    return [first, _Traffic(spread, spread, none, none, 2 * packed[4])], copied_BR
