@@ -116,9 +116,7 @@ def plan_recovery(
     """
     checkpoint = checkpoints[0] if checkpoints else None
     cut = None if checkpoint is None else checkpoint.step
-    recorded: dict[UnitKey, Recorded] = {}
-    lost: dict[UnitKey, Done] = {}
-    replay: list[Trained] = []
+    recorded, lost, replay = dict[UnitKey, Recorded](), dict[UnitKey, Done](), list[Trained]()
     made, steps = steps_in(events), steps_after(events, cut)
     left = {number: leavings(step, spills, over=True) for number, step in unarchived_until(events, cut).items()}
     left |= {number: leavings(step, spills, over=False) for number, step in steps.items() if not step.archived}
