@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from hpcrl.config.data import tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.tokens import Tokens
 from hpcrl.engines.engine import Engine, EngineContext
 from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.families.config import HeadKind
@@ -49,8 +51,9 @@ class Builder(RoleContext[E]):
     shared: Engine | None = None
     """That of the role whose model this one is, without its adapters."""
 
-    def engine(self) -> Engine:
-        """The role's engine, made by its backend. What is wrong with the folder is said with the setting."""
+    def engine(self, tokens: Tokens | None = None, folder: Path | None = None) -> Engine:
+        """The role's engine, made by its backend. What is wrong with the folder is said with the setting. `tokens` are
+        those that it reads and writes, of this `folder`, where they are not the run's."""
         if self.shared is not None:
             shared: Engine = load("hpcrl.engines.without_adapters:WithoutAdapters")(self.shared)
             return shared
@@ -64,8 +67,8 @@ class Builder(RoleContext[E]):
             seed=self.experiment.seed,
             groups=self.groups,
             device=self.device,
-            tokenizer=tokenizer[1],
-            eos_token_ids=self.texts.eos_token_ids,
+            tokenizer=folder or tokenizer[1],
+            eos_token_ids=self.texts.eos_token_ids if tokens is None else tokens.eos_ids,
             steps=self.steps,
             blended=self.blended,
             empty=self.empty,

@@ -207,7 +207,7 @@ def shared_with(experiment: Any, role: str) -> str:
 
 def models_of(experiment: Any) -> dict[str, ModelConfig]:
     """Role → its model, of the roles that have one."""
-    return sections_of(experiment, ModelConfig)
+    return {role: model for role, model in sections_of(experiment, ModelConfig).items() if model.path}
 
 
 def following_roles(experiment: Any) -> frozenset[str]:

@@ -17,6 +17,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.hub import download_command, hub_cache, is_path, name_of, nearest_folder
+from hpcrl.config.judge import JudgeConfig, judge_problems
 from hpcrl.config.model import CPUPlacementConfig, ModelConfig, following_roles, models_of
 from hpcrl.config.reward import RewardConfig, role_of
 from hpcrl.config.validate_reward import function_notices, reward_problems
@@ -82,18 +83,20 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 
 def _judge_problems(experiment: ExperimentConfig, role: str, reward: RewardConfig) -> Iterator[Problem]:
     """Models that are components of a reward, and are not there."""
-    judges = sections_of(experiment, ClassifierConfig)
+    judges, asked = sections_of(experiment, ClassifierConfig), sections_of(experiment, JudgeConfig)
     for name, value in reward.components.items():
         judge = role_of(value)
         if not judge:
             continue
         if judge in judges:
             yield from classifier_problems(judge, judges[judge], f"{role}.components.{name}")
+        elif judge in asked:
+            yield from judge_problems(judge, asked[judge], f"{role}.components.{name}")
         else:
             yield Problem(
                 (f"{role}.components",),
-                f"{role}.components.{name}.role = {judge} must be a role with a classifier: "
-                f"{', '.join(judges) or f'algorithm {experiment.algorithm} has none'}.",
+                f"{role}.components.{name}.role = {judge} must be a role whose model scores: "
+                f"{', '.join([*judges, *asked]) or f'algorithm {experiment.algorithm} has none'}.",
                 f"Set {role}.components.{name}.",
             )
 

@@ -23,7 +23,7 @@ from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 
 ALL_ROWS = 2**30
 """Stands for as many as there are, until they have been counted."""
-KEPT = ("seed", "deterministic", "cluster", "reward_model", "reward", "generation", "code")
+KEPT = ("seed", "deterministic", "cluster", "reward_model", "judge", "reward", "generation", "code")
 """Sections that the evaluation of a run's model has from the run."""
 
 RELEASED = ("between", "offload")

@@ -33,6 +33,7 @@ from hpcrl.placement.node_counts import in_words, telling_count
 from hpcrl.placement.placing import cpu_roles
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
+from hpcrl.recipes.texts import ASKED
 from hpcrl.rewards.response import Response, ground_truth
 from hpcrl.rewards.run import RewardFunction
 
@@ -182,7 +183,7 @@ def _try_reward(
             texts.decode(prompt),
             answer,
             record,
-            model_score=0.0,
+            model_scores=dict.fromkeys(ASKED, 0.0),
             tokens=tuple(texts.tokens.encode_answers([answer])[0].tolist()),
         )
         for prompt, answer, record in zip(tokens, [*answers[:-1], ""], records, strict=True)

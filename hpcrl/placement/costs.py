@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from hpcrl.config.classifier import ClassifierConfig
-from hpcrl.config.fields import section, sections_of
-from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.fields import sections_of
+from hpcrl.config.judge import slots_of
 from hpcrl.config.model import ModelConfig, TrainedModelConfig, lora_of, shared_with
 from hpcrl.dataflow.graph import MFC
 from hpcrl.families.adapters import with_adapters
@@ -149,10 +149,6 @@ class CostModel:
         return models_held(self.experiment)
 
     @cached_property
-    def _generation(self) -> GenerationConfig:
-        return section(self.experiment, "generation", GenerationConfig) or GenerationConfig()
-
-    @cached_property
     def _changed(self) -> frozenset[str]:
         calls = algorithm_of(self.experiment).calls(self.experiment)
         return frozenset(call.role for call in calls if call.changes)
@@ -229,7 +225,7 @@ class CostModel:
         pp, link = at.layout.pp, self._line(at).send
         found = [0.0]
         parts = self.workload.heaviest(at.layout.dp)
-        of_parts = self.workload.generated(at.layout.dp, pp, self._generation.slots, tokens)
+        of_parts = self.workload.generated(at.layout.dp, pp, slots_of(self.experiment, role), tokens)
         for rows, part in zip(parts, of_parts, strict=True):
             visits = part if pp == 1 else part.one_by_one()
             each = costs.visits(visits) * visits.times_V

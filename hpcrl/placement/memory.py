@@ -8,10 +8,10 @@ from typing import Any
 
 from hpcrl.backends.backend import CutBy
 from hpcrl.config.classifier import ClassifierConfig
-from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.fields import section, sections_of
+from hpcrl.config.fields import sections_of
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.judge import drawing_of
 from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig, lora_of, offload_of
 from hpcrl.dataflow.graph import Kind
 from hpcrl.families.adapters import rows_not_kept, with_adapters
@@ -138,9 +138,8 @@ def _stage_memory(
     kinds: Collection[Kind],
     stage: int,
 ) -> Memory:
-    data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
     layout, device = replica.arrangement, experiment.cluster.device
-    longest_prompt = None if data is None else data.max_prompt_tokens
+    generation, longest_prompt = drawing_of(experiment, replica.role) or (None, None)
     if replica.served and generation is not None:
         size, longest = BYTES[config.dtype], longest_sequence(model, longest_prompt, generation)
         return Memory(**served_bytes(model, layout, generation, longest, size, device)._asdict())

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcrl.config.fields import section
-from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.judge import slots_of
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.dataflow.graph import MFC
 from hpcrl.placement.costs import CostModel
@@ -63,7 +62,7 @@ def spent(costs: CostModel, call: MFC, place: Placed, tokens: int, stage: int) -
     ]
     tokens, dp = tokens or config.micro_batch_tokens, place.layout.dp
     if call.kind == "generate":
-        return _generated(costs, both, dp, tokens, stage)
+        return _generated(costs, call.role, both, dp, tokens, stage)
     work = costs.workload
     if call.kind != "train_step":
         return {"forward": _slowest(both, "forward", [work.predicted(dp, tokens)], stage)}
@@ -101,11 +100,12 @@ def _slowest(both: Sequence[ModelCosts], of: Pass, minibatches: Iterable[Sequenc
     return found
 
 
-def _generated(costs: CostModel, both: Sequence[ModelCosts], dp: int, tokens: int, stage: int) -> dict[Pass, Spent]:
+def _generated(
+    costs: CostModel, role: str, both: Sequence[ModelCosts], dp: int, tokens: int, stage: int
+) -> dict[Pass, Spent]:
     """Of the part that decodes longest."""
-    generation = section(costs.experiment, "generation", GenerationConfig) or GenerationConfig()
     found: list[dict[Pass, Spent]] = []
-    for visits in costs.workload.generated(dp, both[0].place.pp, generation.slots, tokens):
+    for visits in costs.workload.generated(dp, both[0].place.pp, slots_of(costs.experiment, role), tokens):
         whole, free = (each.visits(visits)[stage] * visits.times_V for each in both)
         begins = visits.tokens_V > 0
         read = int(visits.tokens_V.sum() + (visits.rows_V * visits.times_V).sum())

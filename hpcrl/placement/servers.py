@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config.data import DataConfig, tokenizer_of
+from hpcrl.config.data import tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.fields import section
-from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.judge import drawing_of
 from hpcrl.config.model import models_of
 from hpcrl.families.reader import parameter_count
 from hpcrl.placement.abilities import server_of
@@ -58,11 +57,12 @@ def servers_of(plan: Plan, experiment: ExperimentConfig, ranks: Ranks) -> tuple[
 
 def _server(replica: ReplicaPlan, head: int, ranks: Ranks, experiment: ExperimentConfig) -> ServerPlan:
     config = models_of(experiment)[replica.role]
-    generation, data = section(experiment, "generation", GenerationConfig), section(experiment, "data", DataConfig)
-    server, tokenizer = server_of(replica.backend), tokenizer_of(experiment)
-    assert server is not None and generation is not None and tokenizer is not None, replica.backend
+    server, drawing = server_of(replica.backend), drawing_of(experiment, replica.role)
+    tokenizer = tokenizer_of(experiment) if replica.role == "actor" else (f"{replica.role}.path", Path(config.path))
+    assert server is not None and drawing is not None and tokenizer is not None, replica.backend
+    generation, longest_prompt = drawing
     model = head_model(replica.role, config, algorithm_of(experiment))
-    longest = longest_sequence(model, None if data is None else data.max_prompt_tokens, generation)
+    longest = longest_sequence(model, longest_prompt, generation)
     size = BYTES[config.dtype]
     settings = {
         "model": str(Path(config.path).absolute()),

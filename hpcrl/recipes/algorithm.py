@@ -14,6 +14,7 @@ import msgspec
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
 from hpcrl.config.fields import Setting, is_storable, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.judge import ANSWERED, JudgeConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
@@ -135,13 +136,16 @@ class Algorithm(Generic[E]):
         return frozenset(call.role for call in self.calls(experiment))
 
     def reported(self, experiment: E) -> Mapping[str, tuple[str, ...]]:
-        """Call → the statistics that it reports, those of the reward's components and of pass@k with them."""
+        """Call → the statistics that it reports, those of the reward's components, of a judge and of pass@k with
+        them."""
         rewards, drawn = sections_of(experiment, RewardConfig), sections_of(experiment, GenerationConfig)
+        asked = sections_of(experiment, JudgeConfig)
         chances = [name for generation in drawn.values() for name in generation.evaluation.named_chances]
         return {
             call.name: (
                 *self.metrics.get(call.name, ()),
                 *(rewards[call.role].named_scores if call.role in rewards else ()),
+                *(ANSWERED if call.role in asked else ()),
                 *(chances if call.method == JUDGE else ()),
             )
             for call in self.calls(experiment)

@@ -10,6 +10,7 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.judge import JudgeConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.samples import SamplesConfig
@@ -21,6 +22,7 @@ from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.texts import (
     GENERATED,
+    JUDGE_MODEL,
     JUDGED,
     MADE,
     REWARD,
@@ -61,6 +63,8 @@ class EvaluateExperiment(ExperimentConfig):
     """What scores a response."""
     reward_model: ClassifierConfig = ClassifierConfig()
     """The model of a component of the reward, where one has it."""
+    judge: JudgeConfig = JudgeConfig()
+    """The model that is asked about responses, where a component of the reward has it."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are drawn."""
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -91,6 +95,7 @@ ALGORITHM = Algorithm(
         "actor": RoleKind("hpcrl.algos.evaluate:actor", "vocabulary"),
         "reward": REWARD,
         "reward_model": REWARD_MODEL,
+        "judge": JUDGE_MODEL,
     },
     rows=ANSWERS,
     made={**MADE, "losses": NUMBERS},

@@ -18,6 +18,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, sections_of
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.judge import JudgeConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
@@ -29,6 +30,7 @@ from hpcrl.recipes.algorithm import RoleKind
 from hpcrl.recipes.served import is_served
 from hpcrl.recipes.texts import (
     GENERATED,
+    JUDGE_MODEL,
     JUDGED,
     MADE,
     REWARD,
@@ -172,6 +174,8 @@ class PolicyExperiment(ExperimentConfig):
     """What scores a response."""
     reward_model: ClassifierConfig = ClassifierConfig()
     """The model of a component of the reward, where one has it."""
+    judge: JudgeConfig = JudgeConfig()
+    """The model that is asked about responses, where a component of the reward has it."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are sampled."""
     lag: Annotated[Natural, ChangeClass.FORK] = 0
@@ -192,6 +196,7 @@ ROLES: Mapping[str, RoleKind] = {
     "reference": RoleKind("hpcrl.algos.policy:reference", "vocabulary", decay=reference_decay),
     "reward": REWARD,
     "reward_model": REWARD_MODEL,
+    "judge": JUDGE_MODEL,
 }
 """Those that are the same whatever the advantages are."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hpcrl.config.fields import NameText
-from hpcrl.data.form import FLAGS, NUMBERS, TOKENS
+from hpcrl.data.form import BYTES, FLAGS, NUMBERS, TOKENS
 from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
@@ -55,7 +55,7 @@ def greedy(experiment: RemaxExperiment) -> tuple[MFC, ...]:
     responses = ("responses", "finished")
     base = MFC("base_gen", "actor", "generate", ("prompts",), responses, greedy=True, lag=experiment.lag)
     *judging, score = scoring(experiment.reward)
-    judged = [msgspec.structs.replace(call, name="base_rm") for call in judging]
+    judged = [msgspec.structs.replace(call, name=f"base_{call.name.partition('_')[0]}") for call in judging]
     scored = msgspec.structs.replace(score, name="base_rew", outputs=("rewards",))
     return tuple(map(on_greedy, (base, *judged, scored)))
 
@@ -80,6 +80,8 @@ ALGORITHM = Algorithm(
         "base_finished": FLAGS,
         "base_rewards": NUMBERS,
         "base_model_scores": NUMBERS,
+        "base_judge_scores": NUMBERS,
+        "base_judge_texts": BYTES,
     },
     batch=policy.batch,
     check=check,

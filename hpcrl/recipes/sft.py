@@ -8,6 +8,7 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import NameText
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.judge import JudgeConfig
 from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
@@ -18,6 +19,7 @@ from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
 from hpcrl.recipes.texts import (
     GENERATED,
+    JUDGE_MODEL,
     JUDGED,
     MADE,
     REWARD,
@@ -51,6 +53,8 @@ class SFTExperiment(ExperimentConfig):
     """What scores the generated answers of an evaluation."""
     reward_model: ClassifierConfig = ClassifierConfig()
     """The model of a component of the reward, where one has it."""
+    judge: JudgeConfig = JudgeConfig()
+    """The model that is asked about responses, where a component of the reward has it."""
     generation: GenerationConfig = GenerationConfig()
     """How long the answers in an evaluation may be."""
 
@@ -83,11 +87,17 @@ ALGORITHM = Algorithm(
         "actor": RoleKind("hpcrl.algos.sft:actor", "vocabulary"),
         "reward": REWARD,
         "reward_model": REWARD_MODEL,
+        "judge": JUDGE_MODEL,
     },
     rows=ANSWERS,
     made={**MADE, "losses": NUMBERS},
     batch=batch,
     check=check,
     notices=lambda experiment: warm_up_notices(experiment, batch(experiment).updates),
-    metrics={"actor_train": TRAINED, "eval_gen": GENERATED, "eval_rew": JUDGED, "eval_loss": ("loss", "perplexity")},
+    metrics={
+        "actor_train": TRAINED,
+        "eval_gen": GENERATED,
+        "eval_rew": JUDGED,
+        "eval_loss": ("loss", "perplexity"),
+    },
 )

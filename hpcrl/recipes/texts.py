@@ -45,15 +45,25 @@ SCORING = MFC("rew_inf", "reward", "inference", ("prompts", "responses", "finish
 JUDGING = MFC("rm_inf", "reward_model", "inference", ("prompts", "responses"), ("model_scores",))
 """Have the reward model score them, where a component of the reward is its."""
 
+ASKING = MFC("judge_gen", "judge", "generate", ("prompts", "responses"), ("judge_scores", "judge_texts"))
+"""Ask the judge about them, where a component of the reward is its. `judge_scores` [1] is NaN where its answer has no
+mark; `judge_texts` [bytes] is the answer."""
+
+ASKED = {"reward_model": JUDGING, "judge": ASKING}
+"""Role whose model may be a component of the reward → the call of it."""
+
 REWARD_MODEL = RoleKind("hpcrl.algos.classifier:reward_model")
 """The role of that model; its section is a ClassifierConfig."""
+
+JUDGE_MODEL = RoleKind("hpcrl.algos.judge:judge", "vocabulary")
+"""The role of the model that is asked; its section is a JudgeConfig."""
 
 
 def scoring(reward: RewardConfig) -> tuple[MFC, ...]:
     """The calls that score the responses of training."""
-    if not reward.roles:
-        return (SCORING,)
-    return JUDGING, msgspec.structs.replace(SCORING, inputs=(*SCORING.inputs, *JUDGING.outputs))
+    asked = [call for role, call in ASKED.items() if role in reward.roles]
+    scores = (call.outputs[0] for call in asked)
+    return *asked, msgspec.structs.replace(SCORING, inputs=(*SCORING.inputs, *scores))
 
 
 def evaluation(generation: GenerationConfig, reward: RewardConfig) -> tuple[MFC, ...]:
@@ -67,9 +77,14 @@ def judgement(generation: GenerationConfig, reward: RewardConfig) -> tuple[MFC, 
     made, (*models, score) = ("responses", "logprobs", "finished"), scoring(reward)
     return (
         MFC("eval_gen", "actor", "generate", ("prompts",), made, greedy=greedy),
-        *(msgspec.structs.replace(call, name="eval_rm") for call in models),
+        *(msgspec.structs.replace(call, name=f"eval_{_short(call)}") for call in models),
         msgspec.structs.replace(score, name="eval_rew", method=JUDGE),
     )
+
+
+def _short(asked: MFC) -> str:
+    """What the call of a reward's model is called after what it is made on: rm, judge."""
+    return asked.name.partition("_")[0]
 
 
 MADE: Mapping[str, Form] = MappingProxyType(
@@ -77,8 +92,9 @@ MADE: Mapping[str, Form] = MappingProxyType(
         "responses": TOKENS,
         "logprobs": NUMBERS,
         "finished": FLAGS,
-        **dict.fromkeys((*SCORES, *JUDGING.outputs), NUMBERS),
+        **dict.fromkeys((*SCORES, *JUDGING.outputs, *ASKING.outputs), NUMBERS),
         "reward_details": BYTES,
+        "judge_texts": BYTES,
     }
 )
 """The keys of generation and judgement."""

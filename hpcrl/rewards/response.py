@@ -24,8 +24,8 @@ class Response(msgspec.Struct, frozen=True):
     """Whether it ended by itself, not at the longest length."""
     tokens: tuple[int, ...] = ()
     """As they were sampled."""
-    model_score: float | None = None
-    """What the reward model says of it, where there is one."""
+    model_scores: Mapping[str, float] = {}
+    """Role → what its model says of it, of the models that are components of the reward; NaN where it says nothing."""
 
     @property
     def named(self) -> str:

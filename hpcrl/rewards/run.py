@@ -116,13 +116,17 @@ class BuiltIn:
 
 
 class ModelScores:
-    """What the reward model, a role of its own, has said."""
+    """What a model, a role of its own, has said. A judge may have given no mark; of a classifier that is an error."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
 
     def score(self, responses: Sequence[Response]) -> list[Result]:
-        for response in responses:
-            if response.model_score is None or not math.isfinite(response.model_score):
-                raise DataError(f"the reward model has given {response.model_score} {response.named}")
-        return [Result(response.model_score) for response in responses]
+        scores = [response.model_scores[self._role] for response in responses]
+        for response, score in zip(responses, scores, strict=True):
+            if self._role != "judge" and not math.isfinite(score):
+                raise DataError(f"the reward model has given {score} {response.named}")
+        return [Result(None if math.isnan(score) else score) for score in scores]
 
     def close(self) -> None:
         pass
@@ -131,7 +135,7 @@ class ModelScores:
 def _scorer(key: str, component: Component, reward: RewardConfig) -> Scorer:
     function = component.function
     if component.role:
-        return ModelScores()
+        return ModelScores(component.role)
     if component.service:
         # It brings asyncio, which every `hpcrl plan` would load.
         from hpcrl.rewards.service import Service

@@ -13,6 +13,7 @@ from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import before_stop
 from hpcrl.dataflow.graph import MFC
+from hpcrl.recipes.texts import ASKED
 from hpcrl.rewards.pass_at import pass_statistics
 from hpcrl.rewards.places import token_rewards
 from hpcrl.rewards.response import Response
@@ -70,11 +71,13 @@ class Reward:
         parts = batch.parts("responses")
         count = sum(map(len, parts))
         ended = [np.ones(1, np.bool_)] * count
-        judged: list[float | None] = [None] * count
+        said: list[dict[str, float]] = [{} for _ in range(count)]
         if "finished" in batch.keys:
             ended = [part for of_sample in batch.parts("finished") for part in of_sample]
-        if "model_scores" in batch.keys:
-            judged = [float(part[0]) for of_sample in batch.parts("model_scores") for part in of_sample]
+        for role, asked in ASKED.items():
+            if (key := asked.outputs[0]) in batch.keys:
+                found = (float(part[0]) for of_sample in batch.parts(key) for part in of_sample)
+                said = [{**known, role: score} for known, score in zip(said, found, strict=True)]
         texts = [
             (sample, prompt, response)
             for sample, prompt, of_sample in zip(batch.ids, batch.rows("prompts"), parts, strict=True)
@@ -89,9 +92,9 @@ class Reward:
                 row=self._texts.record(call.dataset, sample_id),
                 finished=bool(finished[0]),
                 tokens=tuple(response.tolist()),
-                model_score=score,
+                model_scores=scores,
             )
-            for (sample_id, prompt, response), finished, score in zip(texts, ended, judged, strict=True)
+            for (sample_id, prompt, response), finished, scores in zip(texts, ended, said, strict=True)
         ]
 
     def close(self) -> None:
