@@ -110,9 +110,8 @@ def plan_recovery(
     """Decide where to go on.
 
     `events` are the believed ones, which follow `older` ones, `checkpoints` the valid ones, newest first. `rows` close
-    steps whose own lines are damaged. `spills` maps
-    the name of every spill that is whole, as the events have it, to the file now. `changed_by` maps the calls that
-    change roles, in the order in which a step executes them, to their roles.
+    steps whose own lines are damaged. `spills` maps the name of every spill that is whole, as the events have it, to the
+    file now. `changed_by` maps the calls that change roles, in the order in which a step executes them, to their roles.
     """
     checkpoint = checkpoints[0] if checkpoints else None
     cut = None if checkpoint is None else checkpoint.step
@@ -128,8 +127,8 @@ def plan_recovery(
             else:
                 recorded[unit] = found
         replay += _in_order(step.trained, changed_by)
-    closed = (*rows, *(() if older is None else older.rows), *(event for event in events if isinstance(event, Closed)))
-    first = 0 if cut is None else cut
+    first, before = 0 if cut is None else cut, () if older is None else older.rows
+    closed = (*rows, *before, *(event for event in events if isinstance(event, Closed)))
     accepted, numerics = _from_first_to_last(events, older)
     return RecoveryPlan(
         checkpoint=checkpoint,

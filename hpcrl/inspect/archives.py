@@ -29,7 +29,13 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError
 from hpcrl.inspect.archive_lines import archived_lines
 
-SINGULAR = {"prompts": "prompt", "responses": "response", "rewards": "reward"}
+SINGULAR = {
+    "prompts": "prompt",
+    "responses": "response",
+    "rewards": "reward",
+    "judge_scores": "judge_score",
+    "judge_texts": "judge",
+}
 """What keys are called here of which a response has one."""
 
 Figures = Mapping[str, float]
@@ -146,7 +152,7 @@ def _sample(about: About, data_set: str, name: str, number: int, own: Mapping[st
     texts = {
         SINGULAR.get(key.removesuffix(TEXT), key.removesuffix(TEXT)): text_of(row)
         for key, row in own.items()
-        if key.endswith(TEXT)
+        if row.dtype == np.uint8 and key not in (DETAILS, ENDED, RECORD)
     }
     numbers = {key: row for key, row in own.items() if row.dtype != np.uint8}
     return Sample(

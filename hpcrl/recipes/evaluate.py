@@ -22,11 +22,9 @@ from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.texts import (
     GENERATED,
-    JUDGE_MODEL,
     JUDGED,
     MADE,
-    REWARD,
-    REWARD_MODEL,
+    SCORERS,
     judgement,
     one_sample_problems,
     read_in_order,
@@ -93,9 +91,7 @@ ALGORITHM = Algorithm(
     recipe=recipe,
     roles={
         "actor": RoleKind("hpcrl.algos.evaluate:actor", "vocabulary"),
-        "reward": REWARD,
-        "reward_model": REWARD_MODEL,
-        "judge": JUDGE_MODEL,
+        **SCORERS,
     },
     rows=ANSWERS,
     made={**MADE, "losses": NUMBERS},

@@ -30,11 +30,9 @@ from hpcrl.recipes.algorithm import RoleKind
 from hpcrl.recipes.served import is_served
 from hpcrl.recipes.texts import (
     GENERATED,
-    JUDGE_MODEL,
     JUDGED,
     MADE,
-    REWARD,
-    REWARD_MODEL,
+    SCORERS,
     TRAINED,
     choice_by,
     evaluation,
@@ -194,9 +192,7 @@ def reference_decay(experiment: Any, step: int) -> float:
 
 ROLES: Mapping[str, RoleKind] = {
     "reference": RoleKind("hpcrl.algos.policy:reference", "vocabulary", decay=reference_decay),
-    "reward": REWARD,
-    "reward_model": REWARD_MODEL,
-    "judge": JUDGE_MODEL,
+    **SCORERS,
 }
 """Those that are the same whatever the advantages are."""
 

@@ -19,11 +19,9 @@ from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
 from hpcrl.recipes.texts import (
     GENERATED,
-    JUDGE_MODEL,
     JUDGED,
     MADE,
-    REWARD,
-    REWARD_MODEL,
+    SCORERS,
     TRAINED,
     evaluation,
     learnt,
@@ -85,9 +83,7 @@ ALGORITHM = Algorithm(
     recipe=recipe,
     roles={
         "actor": RoleKind("hpcrl.algos.sft:actor", "vocabulary"),
-        "reward": REWARD,
-        "reward_model": REWARD_MODEL,
-        "judge": JUDGE_MODEL,
+        **SCORERS,
     },
     rows=ANSWERS,
     made={**MADE, "losses": NUMBERS},

@@ -55,8 +55,14 @@ ASKED = {"reward_model": JUDGING, "judge": ASKING}
 REWARD_MODEL = RoleKind("hpcrl.algos.classifier:reward_model")
 """The role of that model; its section is a ClassifierConfig."""
 
-JUDGE_MODEL = RoleKind("hpcrl.algos.judge:judge", "vocabulary")
-"""The role of the model that is asked; its section is a JudgeConfig."""
+SCORERS: Mapping[str, RoleKind] = MappingProxyType(
+    {
+        "reward": REWARD,
+        "reward_model": REWARD_MODEL,
+        "judge": RoleKind("hpcrl.algos.judge:judge", "vocabulary"),
+    }
+)
+"""All roles that score responses. The judge is a model that is asked; its section is a JudgeConfig."""
 
 
 def scoring(reward: RewardConfig) -> tuple[MFC, ...]:

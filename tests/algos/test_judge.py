@@ -19,6 +19,7 @@ from hpcrl.config.judge import JudgeConfig, drawing_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.validate import collect
 from hpcrl.data.tokens import load_tokens
+from hpcrl.inspect.archives import Archives
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -93,6 +94,12 @@ def test_two_workers_hear_what_one_hears_and_a_killed_run_ends_with_the_same_mar
     rows = {row["step"]: row for row in remains(whole).metrics}
     assert 0 < rows[3]["judge_gen/marked"] <= 1 and 0 <= rows[3]["eval_judge/marked"] <= 1
     assert 0 <= rows[3]["rew_inf/judged"] <= 8
+    kept = list(Archives(whole).samples(3))
+    assert {it.data_set for it in kept} == {"train", "eval"}
+    for it in kept:  # nan where nothing is a mark
+        assert it.figures.get("judge_score", math.nan) == pytest.approx(
+            mark_in(it.texts["judge"], experiment.judge), nan_ok=True
+        )
     (tmp_path / "struck").mkdir()
     check_struck(tmp_path / "struck", experiment, Blow("worker-1", "worker.call", 9), whole)
 
