@@ -110,8 +110,8 @@ def plan_recovery(
     """Decide where to go on.
 
     `events` are the believed ones, which follow `older` ones, `checkpoints` the valid ones, newest first. `rows` close
-    steps whose own lines are damaged. `spills` maps the name of every spill that is whole, as the events have it, to the
-    file now. `changed_by` maps the calls that change roles, in the order in which a step executes them, to their roles.
+    steps whose own lines are damaged. `spills` maps the name of every spill that is whole, as the events have it, to
+    the file now. `changed_by` maps calls that change roles, in the order in which a step executes them, to the roles.
     """
     checkpoint = checkpoints[0] if checkpoints else None
     cut = None if checkpoint is None else checkpoint.step

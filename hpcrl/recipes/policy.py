@@ -229,10 +229,8 @@ def policy_of(experiment: PolicyExperiment) -> Any:
 def old_logprobs(experiment: PolicyExperiment) -> OldLogprobs:
     """Where the log-probabilities under a ratio come from."""
     policy: PolicyConfig = policy_of(experiment)
-    again = policy.old_logprobs == "recomputed"
     apart = experiment.actor.dtype == "bf16" or is_served(experiment, "actor_gen") or experiment.lag > 0
-    again = again or (policy.old_logprobs == "auto" and apart)
-    if not again:
+    if not (policy.old_logprobs == "recomputed" or (policy.old_logprobs == "auto" and apart)):
         return "sampled"
     return "own" if batch(experiment).updates == 1 else "recomputed"
 

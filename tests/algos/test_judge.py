@@ -96,10 +96,9 @@ def test_two_workers_hear_what_one_hears_and_a_killed_run_ends_with_the_same_mar
     assert 0 <= rows[3]["rew_inf/judged"] <= 8
     kept = list(Archives(whole).samples(3))
     assert {it.data_set for it in kept} == {"train", "eval"}
-    for it in kept:  # nan where nothing is a mark
-        assert it.figures.get("judge_score", math.nan) == pytest.approx(
-            mark_in(it.texts["judge"], experiment.judge), nan_ok=True
-        )
+    for it in kept:
+        mark = mark_in(it.texts["judge"], experiment.judge)
+        assert it.figures.get("judge_score", math.nan) == pytest.approx(mark, nan_ok=True)
     (tmp_path / "struck").mkdir()
     check_struck(tmp_path / "struck", experiment, Blow("worker-1", "worker.call", 9), whole)
 

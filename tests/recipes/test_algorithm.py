@@ -17,7 +17,7 @@ from hpcrl.placement.plan import plan_for
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
 from hpcrl.recipes.policy import KLConfig, PolicyExperiment, old_logprobs, section_of
-from hpcrl.recipes.texts import REWARD_MODEL
+from hpcrl.recipes.texts import SCORERS
 
 POLICIES = tuple(name for name in names(ALGORITHMS) if issubclass(algorithm_of(name).experiment, PolicyExperiment))
 
@@ -160,7 +160,7 @@ def test_the_batch_says_how_steps_are_cut_and_how_many_updates_they_have(make) -
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_role_of_the_graph_is_declared_with_its_section(make, name: str) -> None:
     algorithm, experiment = algorithm_of(name), make(name, every=1)
-    needed = algorithm.roles.keys() - {role for role, kind in algorithm.roles.items() if kind == REWARD_MODEL}
+    needed = algorithm.roles.keys() - (SCORERS.keys() - {"reward"})
     assert {call.role for call in algorithm.calls(experiment)} == needed
     assert all(hasattr(experiment, role) for role in algorithm.roles)
     assert experiment_from({"algorithm": name} | _as_json(experiment)) == experiment
