@@ -160,7 +160,8 @@ def test_the_batch_says_how_steps_are_cut_and_how_many_updates_they_have(make) -
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_role_of_the_graph_is_declared_with_its_section(make, name: str) -> None:
     algorithm, experiment = algorithm_of(name), make(name, every=1)
-    needed = algorithm.roles.keys() - (SCORERS.keys() - {"reward"})
+    optional = SCORERS["reward_model"], SCORERS["judge"]
+    needed = algorithm.roles.keys() - {role for role, kind in algorithm.roles.items() if kind in optional}
     assert {call.role for call in algorithm.calls(experiment)} == needed
     assert all(hasattr(experiment, role) for role in algorithm.roles)
     assert experiment_from({"algorithm": name} | _as_json(experiment)) == experiment
