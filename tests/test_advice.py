@@ -124,6 +124,7 @@ def scored(component: str, name: str = "a") -> list[str]:
 
 
 JUDGED = scored("{role: reward_model}")
+ASKED = [*scored("{role: judge}"), "judge.path=model"]
 BY_JUDGE = [*JUDGED, "reward_model.path=judge"]
 
 CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
@@ -257,7 +258,15 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["generation.evaluation.temperature=1", "generation.evaluation.pass_at=[4]"],
         ["generation.evaluation.samples_per_prompt=4"],
     ),
-    ("config/validate.py: Set {}.components.{}.", scored("{role: judge}"), scored("{function: exact}")),
+    ("config/validate.py: Set {}.components.{}.", scored("{role: actor}"), scored("{function: exact}")),
+    ("config/judge.py: Set {}.", scored("{role: judge}"), ["judge.path=model"]),
+    ("config/judge.py: Set {}.", [*ASKED, "judge.mark=a"], ["judge.mark=(a)"]),
+    (
+        "config/judge.py: Set {}; a brace that is meant is written twice.",
+        [*ASKED, "judge.question={a}"],
+        ["judge.question={{a}}{response}"],
+    ),
+    ("config/judge.py: Set {} or {}.", [*ASKED, "judge.least=10"], ["judge.least=9"]),
     ("config/classifier.py: Set {}.", JUDGED, ["reward_model.path=judge"]),
     ("config/classifier.py: Set {}.", [*JUDGED, "reward_model.path=none"], ["reward_model.path=judge"]),
     ("config/classifier.py: Set {}.", [*BY_JUDGE, "reward_model.label=x"], ["reward_model.label=null"]),
@@ -1581,6 +1590,9 @@ ELSEWHERE = {
     ),
     "placement/disk.py: Free some space there, or set run_root (or --run-dir) to a folder on a larger disk.": (
         "launch/test_preflight.py::test_a_disk_without_room_for_one_checkpoint_is_refused_with_figures_and_setting"
+    ),
+    "algos/judge.py: The row has {}. Set judge.question, or give the rows what it names.": (
+        "algos/test_judge.py::test_a_field_that_a_row_lacks_is_named_with_those_that_it_has"
     ),
     "data/inputs.py: Put it back, or accept it: hpcrl resume {} --accept-changed {}": (
         "launch/test_next_inputs.py::test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_accepted"

@@ -1,7 +1,4 @@
-"""PPO, the loop written out: each token of a response has a price, which rises while responses are longer than wanted.
-
-The recipe says which calls there are: PPO's, and a computation. The script says when they are made, and on what.
-"""
+"""PPO, the loop written out: each token of a response has a price, which rises while they are longer than wanted."""
 
 from dataclasses import replace
 

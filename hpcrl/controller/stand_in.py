@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.fields import sections_of
+from hpcrl.config.judge import JudgeConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.computed_rows import Computed
@@ -177,7 +178,7 @@ class StandIn:
     def _draw(self, generator: np.random.Generator, maker: str, key: str, count: int) -> np.ndarray:
         form = self._forms[key]
         kind = np.dtype(form.dtype)
-        shape = (count, self._length(maker, kind), *form.trailing)
+        shape = (count, self._length(maker, key, kind), *form.trailing)
         if kind == np.uint8:
             return np.tile(np.frombuffer(b"{}", np.uint8), (count, 1))
         if kind.kind == "b":
@@ -186,11 +187,11 @@ class StandIn:
             return generator.integers(0, TOKENS, shape).astype(kind)
         return generator.random(shape).astype(kind)
 
-    def _length(self, maker: str, kind: np.dtype[Any]) -> int:
+    def _length(self, maker: str, key: str, kind: np.dtype[Any]) -> int:
         """Scores and flags are one of each sample; all else has something for each token."""
-        scores = sections_of(self._experiment, RewardConfig) | sections_of(self._experiment, ClassifierConfig)
-        is_score = maker != FROM_DATA and self._call(maker).role in scores
-        return 1 if is_score or kind.kind == "b" else LENGTH
+        scorers = [sections_of(self._experiment, of) for of in (RewardConfig, ClassifierConfig, JudgeConfig)]
+        is_score = maker != FROM_DATA and any(self._call(maker).role in sections for sections in scorers)
+        return 1 if kind.kind == "b" or (is_score and not key.endswith("token_rewards")) else LENGTH
 
     def _number(self, asked: CallAsked, name: str) -> float:
         seed = sample_seed(self._experiment.seed, asked.step, f"{asked.call} {name}", "")

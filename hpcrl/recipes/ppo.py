@@ -89,7 +89,8 @@ def recipe_in_script(experiment: PPOExperiment) -> tuple[MFC, ...]:
         msgspec.structs.replace(call, inputs=(*call.inputs, learn[call.name]), shown=()) if call.name in learn else call
         for call in recipe(experiment)
     ]
-    return (*calls, computed("advantages", reads, tuple(learn.values())))
+    made = computed("advantages", reads, tuple(learn.values()))
+    return (*calls, msgspec.structs.replace(made, rows="chosen"))
 
 
 ALGORITHM = Algorithm(

@@ -19,6 +19,7 @@ from hpcrl.config.judge import JudgeConfig, drawing_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.validate import collect
 from hpcrl.data.tokens import load_tokens
+from hpcrl.errors import DataError
 from hpcrl.inspect.archives import Archives
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.recipes.algorithm import algorithm_of
@@ -75,6 +76,15 @@ def test_it_is_asked_with_the_texts_and_the_row_in_tokens_of_its_own(task: Path)
         asked.append(f"{ours.decode(prompt)}{ours.decode(response)} {answer}=")
     said = [bytes(text).decode() for text in rows.rows("judge_texts")]
     assert said == [greedy_answer(task / "judge", its.encode_prompts([text])[0], its) for text in asked]
+
+
+def test_a_field_that_a_row_lacks_is_named_with_those_that_it_has(task: Path) -> None:
+    lacking = judged(task, question="{response} {row[solution]}")
+    said = r"cannot be filled in from the row '\d+': KeyError: 'solution'.(?s:.)*The row has prompt, answer, id."
+    with run_of(lacking) as conductor, pytest.raises(DataError, match=said):
+        conductor.step(1)
+    with run_of(replace(lacking, judge=replace(lacking.judge, question="{response} {row[answer]}"))) as conductor:
+        conductor.step(1)
 
 
 def greedy_answer(folder: Path, tokens: np.ndarray, its: Any) -> str:

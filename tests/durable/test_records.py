@@ -26,6 +26,7 @@ empty_before scripted
 Extended: step round ids cursor calls partitions
 Chosen: step ids cursor calls partitions minibatches dropped
 Called: step number call ids inputs parts partitions minibatches version settings arguments at
+Once: step number call arguments result settings at
 Done: step call part spill group stats settings scores version
 Trained: step call record stats before numerics settings version shown
 Blended: step call record stats before numerics settings version shown source
@@ -45,7 +46,7 @@ Prefix: attempt size crc32
 Numerics: workers hardware software threads inexact micro_batch_tokens deterministic layout backend neighbours \
 attention
 FileRef: name size crc32
-Manifest: step attempt roles epoch cursor digests older turn
+Manifest: step attempt roles epoch cursor digests older turn earlier
 OlderLines: step prefixes lines newest metrics accepted numerics archives checkpoint
 Archives: attempt first last
 Newest: version numerics

@@ -10,6 +10,7 @@ from support.hosts import write_task
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.reader import merged_metrics
 
+OTHERS = {**dict.fromkeys(("ppo", "ahead", "surprise"), ("critic", "reference")), "judge": ("judge",)}
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "script"
 
@@ -23,12 +24,21 @@ def hpcrl(*words: object) -> str:
 
 def settings(task: Path, name: str) -> list[str]:
     """Few rows, and a random model that knows their letters."""
-    roles = ("actor", "critic", "reference") if name == "ppo" else ("actor",)
+    roles = ("actor", *OTHERS.get(name, ()))
     data = [f"--data.train={task / 'rows.jsonl'}", f"--data.evaluate={task / 'held_out.jsonl'}", "--data.batch_size=6"]
     return [*data, *(f"--{role}.path={task / 'model'}" for role in roles), "--control.steps=2"]
 
 
-@pytest.mark.parametrize(("name", "logged"), [("ppo", {"price", "value_loss"}), ("grpo", {"kept", "trained"})])
+LOGGED = {
+    "ppo": {"price", "value_loss"},
+    "grpo": {"kept", "trained"},
+    "judge": {"loss"},
+    "ahead": {"beta"},
+    "surprise": {"dull", "surprise"},
+}
+
+
+@pytest.mark.parametrize(("name", "logged"), LOGGED.items())
 def test_an_algorithm_as_a_script_runs_two_steps(tmp_path: Path, name: str, logged: set[str]) -> None:
     write_task(tmp_path)
     hpcrl(
@@ -44,7 +54,7 @@ def test_an_algorithm_as_a_script_runs_two_steps(tmp_path: Path, name: str, logg
     assert all(any(key.endswith(name) for key in rows[-1]) for name in (*logged, "held_out"))
 
 
-@pytest.mark.parametrize("name", ["ppo", "grpo"])
+@pytest.mark.parametrize("name", LOGGED)
 def test_an_algorithm_as_a_script_is_short(name: str) -> None:
     assert len((SCRIPTS / f"{name}_loop.py").read_text(encoding="utf-8").splitlines()) < 60
 
@@ -53,5 +63,5 @@ def test_the_page_shows_what_is_in_the_files() -> None:
     page = (ROOT / "docs" / "controller.md").read_text(encoding="utf-8")
     snippets = [text.split("```", 1)[0] for text in page.split("```python\n")[1:]]
     files = [path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.py")]
-    assert len(snippets) == 3
+    assert len(snippets) == 9
     assert all(any(snippet in file for file in files) for snippet in snippets)
