@@ -4,6 +4,7 @@ Owns the sockets and the one thread for what is slow; `turn` is called again and
 Knows who is a member, and no calls: what workers report of those goes to the attempt that is under way.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -200,9 +201,10 @@ class Reactor:
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def turn(self, tick_ms: int = TICK_MS) -> None:
-        """Beat, hear what came, notice who fell silent. Blocks for at most a tick."""
+        """Beat, hear what came, notice who fell silent. Blocks for at most a tick, and never until a beat is overdue."""
         self._beat()
-        came = self._sockets.receive(tick_ms, GATHER_S * len(self.members.workers))
+        due_ms = math.ceil(1000 * max(0.0, self._next_beat - self._clock()))
+        came = self._sockets.receive(min(tick_ms, due_ms), GATHER_S * len(self.members.workers))
         self.members.forgive(slept_s=self._clock() - self._last_turn)
         self._last_turn = self._clock()
         self.signals.quiet()
