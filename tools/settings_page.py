@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import Setting, description, sections, settings
+from hpcrl.config.yaml_file import in_yaml
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
 
@@ -62,7 +63,9 @@ def _default(setting: Setting) -> str:
         return f"that of `{setting.like}`" if setting.like else "required"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    return f"`{value}`" if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return f"`{in_yaml(value)}`" if len(value.splitlines()) > 1 else f"`{value}`"
+    return str(value)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.algos.builder import Builder
-from hpcrl.config.judge import JudgeConfig
+from hpcrl.config.judge import JudgeConfig, drawing_of
 from hpcrl.data.chat import ChatTemplate, find_template
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample, sample_seed
@@ -19,6 +19,7 @@ from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine
 from hpcrl.errors import DataError
 from hpcrl.families.reader import read_config
+from hpcrl.placement.memory import longest_sequence
 from hpcrl.workers.host import Outcome, Work
 
 
@@ -105,5 +106,8 @@ def judge(at: Builder[Any]) -> Judge:
     folder = Path(config.path)
     tokens = load_tokens(folder, f"{at.role}.path")
     engine = at.engine(tokens, folder)
-    longest = read_config(folder, config.family, f"{at.role}.family", config.model).max_positions
+    model = read_config(folder, config.family, f"{at.role}.family", config.model)
+    drawing = drawing_of(at.experiment, at.role)
+    assert drawing is not None, "a judge has options of its own"
+    longest = longest_sequence(model, drawing.max_prompt_tokens, drawing.generation)
     return Judge(engine, at.experiment, at.texts, tokens, find_template(folder, None, {}), longest)

@@ -119,4 +119,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def in_yaml(value: Any) -> str:
     """A value as YAML in one line."""
     plain = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10**9).partition("\n")[0]
+    style = '"' if isinstance(value, str) and "\n" in value else None
+    dumped = yaml.safe_dump(plain, default_style=style, default_flow_style=True, allow_unicode=True, width=10**9)
+    return dumped.partition("\n")[0]

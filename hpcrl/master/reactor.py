@@ -201,7 +201,7 @@ class Reactor:
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def turn(self, tick_ms: int = TICK_MS) -> None:
-        """Beat, hear what came, notice who fell silent. Blocks for at most a tick, and never until a beat is overdue."""
+        """Beat, hear what came, notice who fell silent. Blocks for at most a tick, and until the next beat."""
         self._beat()
         due_ms = math.ceil(1000 * max(0.0, self._next_beat - self._clock()))
         came = self._sockets.receive(min(tick_ms, due_ms), GATHER_S * len(self.members.workers))

@@ -8,7 +8,7 @@ from hpcrl.backends.packages import interpreter_problem
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section
-from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.judge import JudgeConfig, drawing_of
 from hpcrl.config.model import CallPlacement, ModelConfig
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
@@ -31,7 +31,7 @@ def server_problems(
         return
     yield from _interpreter_problems(key, entry, server)
     yield from _node_problems(experiment, call, entry)
-    yield from _drawing_problems(experiment, f"{key}.backend = {entry.backend}", server)
+    yield from _drawing_problems(experiment, call.role, f"{key}.backend = {entry.backend}", server)
     if model.family is not None and ":" in model.family:
         family = f"{call.role}.family"
         yield Problem(
@@ -84,17 +84,18 @@ def _parts(place: Placed) -> Iterator[tuple[int, ...]]:
     yield from (place.ranks[first : first + tp] for first in range(0, len(place.ranks), tp))
 
 
-def _drawing_problems(experiment: ExperimentConfig, chosen: str, server: Server) -> Iterator[Problem]:
-    data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
+def _drawing_problems(experiment: ExperimentConfig, role: str, chosen: str, server: Server) -> Iterator[Problem]:
+    data, drawing = section(experiment, "data", DataConfig), drawing_of(experiment, role)
     if data is not None and data.max_prompt_tokens is None:
         key = "data.max_prompt_tokens"
         text = f"{chosen} makes room for the longest texts when it starts, but {key} is null."
         yield Problem(("calls", key), text, f"Set {key}.")
-    if generation is None:
+    if drawing is None:
         return
+    generation, own = drawing.generation, f"{role}." if section(experiment, role, JudgeConfig) else ""
     temperatures = {
-        "generation.temperature": None if generation.greedy else generation.temperature,
-        "generation.evaluation.temperature": generation.evaluation.temperature,
+        f"{own}generation.temperature": None if generation.greedy else generation.temperature,
+        f"{own}generation.evaluation.temperature": generation.evaluation.temperature,
     }
     for key, temperature in temperatures.items():
         if temperature is not None and temperature < server.coolest:

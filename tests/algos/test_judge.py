@@ -63,9 +63,12 @@ def test_the_last_mark_of_its_answer_is_weighted_into_the_reward(task: Path) -> 
     assert len(set(map(str, marks))) > 2
 
 
-def test_it_is_asked_with_the_texts_and_the_row_in_tokens_of_its_own(task: Path) -> None:
-    """The same question in the very tokens, to the same model, gives the same answer."""
-    experiment = judged(task, generation=GenerationConfig(max_new_tokens=3, greedy=True, slots=8))
+@pytest.mark.parametrize("before", ["", 40 * "12"])
+def test_it_is_asked_with_the_texts_and_the_row_in_tokens_of_its_own(task: Path, before: str) -> None:
+    """The same question in the very tokens, to the same model, gives the same answer; of a longer one the beginning is
+    left out."""
+    greedy = GenerationConfig(max_new_tokens=3, greedy=True, slots=8)
+    experiment = judged(task, generation=greedy, question=before + QUESTION)
     with run_of(experiment) as conductor:
         rows = conductor.step(1).rows
     ours, its = load_tokens(task / "model"), load_tokens(task / "judge")
@@ -73,9 +76,9 @@ def test_it_is_asked_with_the_texts_and_the_row_in_tokens_of_its_own(task: Path)
     asked = []
     for name, prompt, response in zip(rows.ids, rows.rows("prompts"), rows.rows("responses"), strict=True):
         answer = records[name.partition("@")[0]]
-        asked.append(f"{ours.decode(prompt)}{ours.decode(response)} {answer}=")
+        asked.append(f"{before}{ours.decode(prompt)}{ours.decode(response)} {answer}=")
     said = [bytes(text).decode() for text in rows.rows("judge_texts")]
-    assert said == [greedy_answer(task / "judge", its.encode_prompts([text])[0], its) for text in asked]
+    assert said == [greedy_answer(task / "judge", its.encode_prompts([text])[0][-61:], its) for text in asked]
 
 
 def test_a_field_that_a_row_lacks_is_named_with_those_that_it_has(task: Path) -> None:
