@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hpcrl.algos.builder import Builder
 from hpcrl.config.judge import JudgeConfig, drawing_of
 from hpcrl.data.chat import ChatTemplate, find_template
 from hpcrl.data.datasets import Texts
-from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.data.samples import SequenceSample, grouped, sample_seed
 from hpcrl.data.tokens import Tokens, before_stop, load_tokens
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine
@@ -50,14 +49,14 @@ class Judge:
             "judge_scores": [np.array([mark], np.float32) for mark in marks],
             "judge_texts": [np.frombuffer(text.encode(), np.uint8) for text in texts],
         }
-        grouped = {key: grouped_as(of_key, parts) for key, of_key in rows.items()}
+        together = {key: grouped(of_key, map(len, parts)) for key, of_key in rows.items()}
         count = float(len(marks))
         stats = {
             "response_length": (float(sum(map(len, made.tokens))), count),
             "finished": (float(sum(made.finished)), count),
             "marked": (float(sum(not math.isnan(mark) for mark in marks)), count),
         }
-        return Outcome(SequenceSample.from_rows(batch.ids, grouped), stats)
+        return Outcome(SequenceSample.from_rows(batch.ids, together), stats)
 
     def _questions(self, batch: SequenceSample, call: MFC, config: JudgeConfig) -> list[np.ndarray]:
         """The tokens of each, the last ones where there are more than it can read."""
@@ -83,12 +82,6 @@ class Judge:
 
     def close(self) -> None:
         pass
-
-
-def grouped_as(rows: Sequence[np.ndarray], parts: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
-    """As many neighbours together as there are in each of the parts."""
-    rest = iter(rows)
-    return [list(islice(rest, len(own))) for own in parts]
 
 
 def mark_in(text: str, config: JudgeConfig) -> float:

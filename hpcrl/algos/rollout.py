@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.data.samples import SequenceSample, grouped, sample_seed
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine
 from hpcrl.workers.host import Outcome, Work
@@ -39,7 +39,7 @@ def _respond(engine: Engine, config: GenerationConfig, run_seed: int, work: Work
         "logprobs": made.logprobs,
         "finished": [np.array([finished]) for finished in made.finished],
     }
-    rows = {key: [parts[i : i + per_prompt] for i in range(0, len(names), per_prompt)] for key, parts in flat.items()}
+    rows = {key: grouped(parts, [per_prompt] * len(work.batch.ids)) for key, parts in flat.items()}
     count = float(len(seeds))
     stats = {
         "response_length": (float(sum(map(len, made.tokens))), count),

@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from hpcrl.data.form import Form
+
+T = TypeVar("T")
 
 Row = np.ndarray | Sequence[np.ndarray]
 """One sample's array under one key, or the arrays of its sub-sequences (pairs, groups)."""
@@ -26,6 +29,12 @@ def sample_seed(run_seed: int, step: int, call: str, sample_id: str) -> int:
     """
     text = f"{run_seed}\n{step}\n{call}\n{sample_id}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def grouped(items: Iterable[T], counts: Iterable[int]) -> list[list[T]]:
+    """So many neighbours for each count: what is made of sub-sequences, by sample."""
+    rest = iter(items)
+    return [list(islice(rest, count)) for count in counts]
 
 
 class KeyMeta(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from hpcrl.errors import Problem
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
-from hpcrl.recipes.texts import GENERATED, JUDGED, scoring
+from hpcrl.recipes.texts import GENERATED, JUDGED, scoring, short_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def greedy(experiment: RemaxExperiment) -> tuple[MFC, ...]:
     responses = ("responses", "finished")
     base = MFC("base_gen", "actor", "generate", ("prompts",), responses, greedy=True, lag=experiment.lag)
     *judging, score = scoring(experiment.reward)
-    judged = [msgspec.structs.replace(call, name=f"base_{call.name.partition('_')[0]}") for call in judging]
+    judged = [msgspec.structs.replace(call, name=f"base_{short_name(call)}") for call in judging]
     scored = msgspec.structs.replace(score, name="base_rew", outputs=("rewards",))
     return tuple(map(on_greedy, (base, *judged, scored)))
 

@@ -83,12 +83,12 @@ def judgement(generation: GenerationConfig, reward: RewardConfig) -> tuple[MFC, 
     made, (*models, score) = ("responses", "logprobs", "finished"), scoring(reward)
     return (
         MFC("eval_gen", "actor", "generate", ("prompts",), made, greedy=greedy),
-        *(msgspec.structs.replace(call, name=f"eval_{_short(call)}") for call in models),
+        *(msgspec.structs.replace(call, name=f"eval_{short_name(call)}") for call in models),
         msgspec.structs.replace(score, name="eval_rew", method=JUDGE),
     )
 
 
-def _short(asked: MFC) -> str:
+def short_name(asked: MFC) -> str:
     """What the call of a reward's model is called after what it is made on: rm, judge."""
     return asked.name.partition("_")[0]
 

@@ -1,16 +1,14 @@
 """The reward role: texts to numbers by the run's reward function. It has no model; any host holds it, without torch."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from hpcrl.config.generation import EvaluationConfig, GenerationConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
-from hpcrl.data.samples import SequenceSample
+from hpcrl.data.samples import SequenceSample, grouped
 from hpcrl.data.tokens import before_stop
 from hpcrl.dataflow.graph import MFC
 from hpcrl.recipes.texts import ASKED
@@ -21,8 +19,6 @@ from hpcrl.rewards.run import RewardFunction, Scored
 from hpcrl.rewards.statistics import statistics
 from hpcrl.workers.host import Outcome, Work
 from hpcrl.workers.role import RoleContext
-
-T = TypeVar("T")
 
 
 class Reward:
@@ -61,10 +57,10 @@ class Reward:
         }
         counts = [len(of_sample) for of_sample in parts]
         wanted = {
-            key: _grouped(made, counts) for key, made in flat.items() if call.output_remap.get(key, key) in call.outputs
+            key: grouped(made, counts) for key, made in flat.items() if call.output_remap.get(key, key) in call.outputs
         }
         stats = statistics(self._settings, scored)
-        return Outcome(SequenceSample.from_rows(work.batch.ids, wanted), stats), _grouped(scored, counts)
+        return Outcome(SequenceSample.from_rows(work.batch.ids, wanted), stats), grouped(scored, counts)
 
     def _responses(self, batch: SequenceSample, call: MFC) -> list[Response]:
         """The texts of every response, up to a string that ended it, one sample's after the other's."""
@@ -112,12 +108,6 @@ class Reward:
                 return function
         self._functions.append((self._settings, RewardFunction(self._settings, self._role)))
         return self._functions[-1][1]
-
-
-def _grouped(items: Sequence[T], counts: Sequence[int]) -> list[list[T]]:
-    """So many neighbours for each count."""
-    rest = iter(items)
-    return [list(islice(rest, count)) for count in counts]
 
 
 def reward(at: RoleContext[Any]) -> Reward:

@@ -28,20 +28,16 @@ MANY = [
 @pytest.mark.parametrize(("graph", "seed"), [("parallel", 101), ("chain", 102)])
 def test_workers_do_the_same_in_the_same_order(graph: str, seed: int, tmp_path: Path) -> None:
     """However much else the machine has to do; how long it takes is compared on one that has nothing else."""
-    experiment = paced(graph, seed)
-    (made,) = simulate(experiment, durations(experiment), rows(experiment)).attempts
-
-    def compare(folder: Path) -> None:
-        run = create_run(folder / "run", experiment)
-        assert finish(run, nodes=2) == [0], outputs(run)
-        (real,) = attempts(run)
-        assert order(made) == order(real)
-
-    once_of(compare, tmp_path)
+    compare_whole(graph, seed, tmp_path, lambda made, real: None)
 
 
 @pytest.mark.parametrize(("graph", "seed"), MANY)
 def test_workers_do_the_same_in_the_same_order_and_time(graph: str, seed: int, tmp_path: Path) -> None:
+    compare_whole(graph, seed, tmp_path, assert_as_long)
+
+
+def compare_whole(graph: str, seed: int, folder: Path, also: Callable[[AttemptReader, AttemptReader], None]) -> None:
+    """An undisturbed run is simulated and made; calls come in the same order."""
     experiment = paced(graph, seed)
     (made,) = simulate(experiment, durations(experiment), rows(experiment)).attempts
 
@@ -50,11 +46,15 @@ def test_workers_do_the_same_in_the_same_order_and_time(graph: str, seed: int, t
         assert finish(run, nodes=2) == [0], outputs(run)
         (real,) = attempts(run)
         assert order(made) == order(real)
-        calls = len(real.costs()[-1].calls)
-        expected, found = step_s(made.costs()), step_s(real.costs())
-        assert abs(found - expected) <= OF_STEP * expected + OF_CALL_S * calls, (found, expected, calls)
+        also(made, real)
 
-    once_of(compare, tmp_path)
+    once_of(compare, folder)
+
+
+def assert_as_long(made: AttemptReader, real: AttemptReader) -> None:
+    calls = len(real.costs()[-1].calls)
+    expected, found = step_s(made.costs()), step_s(real.costs())
+    assert abs(found - expected) <= OF_STEP * expected + OF_CALL_S * calls, (found, expected, calls)
 
 
 def test_a_killed_worker_costs_the_same_attempts_reads_and_replays(tmp_path: Path) -> None:
