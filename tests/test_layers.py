@@ -73,10 +73,14 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))))
+
+
+@cache
 def imports(module: str) -> frozenset[str]:
     """Full names of what a module imports anywhere in it; of hpcrl, the modules that really are."""
-    tree = ast.parse(modules()[module].read_text(encoding="utf-8"))
-    return frozenset(name for node in ast.walk(tree) for name in _imported(module, node))
+    return frozenset(name for node in nodes(module) for name in _imported(module, node))
 
 
 def _imported(module: str, node: ast.AST) -> Iterator[str]:
@@ -171,10 +175,12 @@ def test_one_module_imports_pynvml():
 
 
 def test_only_parallel_talks_to_torch_distributed():
-    for module, path in modules().items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        if any(name.startswith("torch.distributed") for name in imports(module) | used):
+    for module in modules():
+        used = any(
+            isinstance(node, ast.Attribute) and node.attr == "distributed" and ast.unparse(node) == "torch.distributed"
+            for node in nodes(module)
+        )
+        if used or any(name.startswith("torch.distributed") for name in imports(module)):
             assert module.startswith("hpcrl.parallel."), module
 
 
@@ -210,8 +216,7 @@ LAUNCHERS = {
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_launcher_is_named_in_its_own_files_only(launcher):
     def knows(module: str) -> bool:
-        nodes = ast.walk(ast.parse(modules()[module].read_text()))
-        named = any(isinstance(node, ast.Constant) and node.value == launcher for node in nodes)
+        named = any(isinstance(node, ast.Constant) and node.value == launcher for node in nodes(module))
         return named or any(name.startswith(f"hpcrl.launch.{launcher}") for name in own_imports(module))
 
     assert [module for module in modules() if knows(module) and not module.startswith(LAUNCHERS[launcher])] == []

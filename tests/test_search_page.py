@@ -62,32 +62,32 @@ def test_the_commands_of_the_page_find_a_plan_that_is_faster_and_fits(folder, ca
 CPU, CUDA = ("--cluster.device", "cpu"), ("--cluster.device", "cuda")
 H100 = (*CUDA, "--device", "H100")
 TWO = ("--nodes", "2", *H100)
+MEASURED, LENGTHS = (*TWO[:-2], "--profile", "h100.json"), (*TWO, "--lengths", "lengths.jsonl")
 REFUSED = (
     (CUDA, "Which GPUs the workers have is not known here.", TWO),
     ((*CUDA, "--device", "H99"), "H99 is no GPU whose data sheet hpcrl knows", TWO),
     ((*CUDA, "--device", "T4"), "actor.dtype = bf16, but of bf16 nothing is known of T4", TWO),
     ((*CPU, "--device", "H100"), "search.device = H100 is a GPU, but cluster.device = cpu.", TWO),
-    ((*CPU, "--profile", "gone.json"), "gone.json cannot be read", (*TWO[:-2], "--profile", "h100.json")),
-    (
-        (*CPU, "--profile", "rows.jsonl"),
-        "is no profile: it is JSON of something else",
-        (*TWO[:-2], "--profile", "h100.json"),
-    ),
+    ((*CPU, "--profile", "gone.json"), "gone.json cannot be read", MEASURED),
+    ((*CPU, "--profile", "rows.jsonl"), "is no profile: it is JSON of something else", MEASURED),
     ((*CPU, "--profile", "h100.json"), "h100.json is of H100, but cluster.device = cpu", TWO),
-    ((*TWO, "--lengths", "gone"), "gone does not exist.", (*TWO, "--lengths", "lengths.jsonl")),
+    ((*TWO, "--lengths", "gone"), "gone does not exist.", LENGTHS),
     ((*TWO, "--proposals", "0"), "search.proposals = 0 must be at least 1", TWO),
     (H100, "No plan fits these 2 workers", TWO),
 )
+"""Words, what is said of them, and what the advice leads to."""
 
 
-@pytest.mark.parametrize(("words", "said", "right"), REFUSED)
-def test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on(folder, capsys, words, said, right):
+@pytest.mark.parametrize("right", (TWO, MEASURED, LENGTHS), ids=("data sheet", "profile", "lengths"))
+def test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on(folder, capsys, right):
     (folder / "h100.json").write_bytes(rates_of_gpu("H100").to_json())
     (folder / "lengths.jsonl").write_text('{"prompt": 20, "response": 100}')
     search = ["search", "ppo.yaml", "--cluster.workers_per_node", "2", "--search.seed", "2", "--out", "best.yaml"]
-    assert main([*search, *words]) == ExitCode.CONFIGURATION
-    assert said in capsys.readouterr().err
-    assert not (folder / "best.yaml").exists()
+    for words, said, leads in REFUSED:
+        if leads == right:
+            assert main([*search, *words]) == ExitCode.CONFIGURATION, words
+            assert said in capsys.readouterr().err, words
+            assert not (folder / "best.yaml").exists()
     assert main([*search, *right, "--proposals", "4000"]) == ExitCode.DONE
     assert (folder / "best.yaml").exists()
 
