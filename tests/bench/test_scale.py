@@ -26,5 +26,8 @@ def test_a_master_drives_emulated_workers_to_the_end_of_a_run_and_past_a_lost_no
         lines = [line for line in text.splitlines() if '"event":"attempt"' not in line]
         told[ranks] = [re.sub(r"[0-9.]+", "0", line) for line in lines]
     few, many = (Counter(line.partition('"event":')[2].partition(",")[0] for line in lines) for lines in told.values())
-    assert many - few == {'"worker"': 14}
+    more = many - few
+    # It may open and close a step more before it hears of the loss: each is told once, however many ranks there are.
+    assert max(more.pop('"opened"', 0), more.pop('"closed"', 0)) <= scale.STEPS - scale.LOSES_IN + 1
+    assert more == {'"worker"': 14}
     assert max(map(len, told[16])) <= max(map(len, told[2]))
