@@ -231,7 +231,7 @@ class Driver(ABC):
         if lines.opened.checkpoint:
             self._saving.expect_checkpoint(step)
 
-    def _job(self, lines: StepLines, task: Task, mfc: MFC, parts: Sequence[Ids], inputs: Inputs) -> Job:
+    def _job(self, lines: StepLines, task: Task, mfc: MFC, ids: Ids, inputs: Inputs) -> Job:
         """Who works on a unit, on which samples. A train_step is shared out among the parts there are now."""
         unit = task.unit
         working = self._plan.working(unit.call, unit.part)
@@ -246,7 +246,7 @@ class Driver(ABC):
             ranks=ranks,
             helpers=_others(self._plan.home(mfc.blends).ranks, ranks) if mfc.blends else (),
             heads=tuple(part.head for part in working),
-            ids=parts[unit.part],
+            ids=ids,
             share_out=self._shares(lines, unit.call, mfc, len(working)) if task.changes else None,
             minibatches=self._source.minibatches(lines, unit.call, settings) if mfc.kind == "train_step" else (),
             settings=settings,

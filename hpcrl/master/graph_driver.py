@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hpcrl.dataflow.graph import producers
 from hpcrl.dataflow.tasks import Task, Unit
 from hpcrl.dataflow.units import furthest_behind, units_of, window
-from hpcrl.durable.journal import Done, Event, Extended
+from hpcrl.durable.journal import Done, Event, Extended, Ids
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import StepChosen, StepExtended
@@ -146,13 +146,13 @@ class GraphDriver(Driver):
         cut = self._attempt.recovery.checkpoint
         oldest = 0 if cut is None else cut.step  # nobody is behind where the attempt began
         tasks = units_of(self._graph, lines.step, parts, parts, told, replicas, oldest)
-        return [self._of_graph(lines, task, parts[task.unit.call]) for task in tasks]
+        return [self._of_graph(lines, task, tuple(parts[task.unit.call][task.unit.part])) for task in tasks]
 
-    def _of_graph(self, lines: StepLines, task: Task, parts: Sequence[Sequence[str]]) -> Job:
+    def _of_graph(self, lines: StepLines, task: Task, ids: Ids) -> Job:
         mfc = self._plan.call(task.unit.call)
         makers = {key: maker for maker, keys in producers(self._graph, mfc.name).items() for key in keys}
-        ids, inputs = parts[task.unit.part], tuple(Key(makers.get(key, FROM_DATA), key) for key in mfc.inputs)
-        return self._job(lines, task, mfc, [tuple(part) for part in parts], [(inputs, tuple(ids))])
+        inputs = tuple(Key(makers.get(key, FROM_DATA), key) for key in mfc.inputs)
+        return self._job(lines, task, mfc, ids, [(inputs, ids)])
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _lines(self) -> list[Event]:

@@ -258,7 +258,7 @@ class ScriptDriver(Driver):
         if mfc.changes:
             self._measure_read(turn, called)
         jobs = [
-            replace(self._job(turn.lines, task, mfc, [tuple(part) for part in parts], pieces), arguments=told)
+            replace(self._job(turn.lines, task, mfc, tuple(parts[task.unit.part]), pieces), arguments=told)
             for task in tasks
         ]
         self.dispatcher.extend(turn.step, jobs, more=True)

@@ -114,8 +114,6 @@ class Problem:
             raise ValueError(
                 f"meshes have {ranges} ranges of workers together; {LIMITS['ranges']} can be searched over"
             )
-        for number, call in enumerate(self.calls):
-            _check(number, call, self)
 
 
 def _check(number: int, call: Call, problem: Problem) -> None:
