@@ -442,7 +442,7 @@ def test_killing_what_holds_the_workers_leaves_none_of_them_behind(
     wait_until(lambda: any(row["event"] == "closed" for row in rows_of(run.events(0))), 90, "the first step")
     [zygote] = children_of(jobs.pid("agent-0"))
     workers = children_of(zygote)
-    assert len(workers) == 2
+    assert len(workers) in (2, 3), "two workers, and a housekeeper while it has something to do"
     os.kill(jobs.pid("agent-0") if victim == "agent" else zygote, signal.SIGKILL)
     assert jobs.wait_for("master", 90) == ExitCode.REQUEUE, outputs(run)
     jobs.wait(90)
