@@ -1562,6 +1562,9 @@ ELSEWHERE = {
     "launch/next_code.py: Accept all of them: --accept-changed {}": (
         "launch/test_next_code.py::test_a_file_of_several_settings_is_taken_anew_with_all_of_them"
     ),
+    "launch/next_code.py: Have it change the same roles, or submit a new run.": (
+        "launch/test_changed_script.py::test_a_script_is_changed_in_the_middle_of_a_run"
+    ),
     "launch/orders.py: `hpcrl status {}` says how.": (
         "launch/test_orders.py::test_an_answer_that_came_before_the_end_counts"
     ),

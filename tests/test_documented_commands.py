@@ -52,6 +52,7 @@ TYPED: Sequence[tuple[str, str, str]] = (
     ("backends.md", "python3 -m venv ", "test_installed.py"),
     ("inspect.md", "hpcrl inspect RUN", "tools/test_inspect_page.py"),
     ("README.md", "hpcrl profile ", "test_profile.py"),
+    ("controller.md", "hpcrl resume RUN --accept-changed algorithm", "launch/test_changed_script.py"),
     ("layouts.md", "hpcrl plan examples/layouts/ppo-7b.yaml ", "test_layouts_page.py"),
 )
 """Of other pages: how commands begin, and the test that types them."""

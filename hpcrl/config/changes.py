@@ -29,16 +29,22 @@ class Change:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a submission runs: the settings of its version, and older ones under which something is executed again."""
+    """What an attempt runs: the settings of a version, and others under which something is executed again.
+
+    `other_scripts` are those of the others whose script is not this one's. `until_closed` says why nothing is begun
+    under these settings: they only close what is open, and the submission's own follow.
+    """
 
     newest: Any
     version: int = 0
     earlier: Mapping[int, Any] = field(default_factory=dict)
+    other_scripts: frozenset[int] = frozenset()
+    until_closed: str = ""
 
     def on(self, nodes: int) -> "RunSettings":
         """These settings on exactly so many nodes."""
         earlier = {version: with_nodes(experiment, nodes) for version, experiment in self.earlier.items()}
-        return RunSettings(with_nodes(self.newest, nodes), self.version, earlier)
+        return replace(self, newest=with_nodes(self.newest, nodes), earlier=earlier)
 
 
 def changes(

@@ -9,6 +9,7 @@ import msgspec
 
 from hpcrl.durable.journal import Broken, Checkpointed, Closed, Damaged, Done, Event, Stopped, Trained, decode_line
 from hpcrl.durable.journals import lines_backwards
+from hpcrl.durable.once import SetAside
 from hpcrl.durable.rundir import RunDirectory
 
 FINISHED = (Done, Trained, Closed, Checkpointed)
@@ -19,13 +20,14 @@ def attempts_without_progress(run: RunDirectory, submission: str) -> int:
     """How many of the newest attempts, one after another, are of this submission and finished nothing.
 
     An attempt that ended in good order, as one for which no node came, is passed over, and one that found a checkpoint
-    damaged: the next one does not try it again. So is one after which the run continued on fewer nodes, or more.
+    damaged, or set aside what a script had asked for: the next one does not try it again. So is one after which the run
+    continued on fewer nodes, or more.
     """
     found, later = 0, None
     for number in _fruitless_attempts(run, submission):
         nodes = nodes_of(run, number)
         resized = later is not None and nodes is not None and len(later) != len(nodes)
-        in_order = any(isinstance(event, Stopped | Damaged) for event in _newest(run, number))
+        in_order = any(isinstance(event, Stopped | Damaged | SetAside) for event in _newest(run, number))
         found += not resized and not in_order
         later = nodes or later
     return found

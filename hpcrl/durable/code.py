@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.config.changes import with_settings
-from hpcrl.data.user_code import CodeSetting, UserCode
+from hpcrl.data.user_code import FILES, CodeSetting, UserCode
 from hpcrl.durable.exclusive import DIRECTORY_MODE
 from hpcrl.durable.records import CodeCopy, CopiedFile, encode, sealed
 
@@ -73,3 +73,13 @@ def _is_the_same(path: Path, copied: CopiedFile) -> bool:
         return path.stat().st_size == copied.size and digest_of(path.read_bytes()) == copied.digest
     except OSError:
         return False
+
+
+def is_same_script(one: CodeCopy, other: CodeCopy) -> bool:
+    """Whether two copies have the same algorithm, and the same further files that it may import."""
+    return _script(one) == _script(other)
+
+
+def _script(copy: CodeCopy) -> list[tuple[str, dict[str, str]]]:
+    named = [copy.settings[key] for key in ("algorithm", FILES) if key in copy.settings]
+    return [(each.place, {path: copy.files[path].digest for path in each.files}) for each in named]

@@ -34,7 +34,7 @@ from hpcrl.durable.journal import (
     parse,
 )
 from hpcrl.durable.journals import JournalPart, read_journal, size_of
-from hpcrl.durable.once import Once
+from hpcrl.durable.once import Once, SetAside
 from hpcrl.durable.recent import Older, find_older
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import StepLines, steps_in
@@ -112,6 +112,8 @@ class Gaps:
         if event is None or isinstance(event, Forked):
             self.newest = self.lines = None
             return False
+        if isinstance(event, SetAside):
+            self.newest, self.lines = event.step - 1, None
         if not isinstance(event, Opened | Extended | Chosen | Called | Once | Done | Trained | Closed):
             return False
         if isinstance(event, Opened):

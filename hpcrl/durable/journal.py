@@ -14,7 +14,7 @@ import msgspec
 
 from hpcrl.durable.append_log import AppendLog
 from hpcrl.durable.files import FileRef, Files
-from hpcrl.durable.once import Once
+from hpcrl.durable.once import Once, SetAside
 
 Ids = tuple[str, ...]
 Cuts = tuple[tuple[int, ...], ...]
@@ -226,8 +226,7 @@ class Checkpointed(_Event, frozen=True):
 
 
 class Damaged(_Event, frozen=True):
-    """What workers loaded of a step's checkpoint is not what was saved: it counts no more. `manifest` is as in its
-    line, `what` says what was found."""
+    """What workers loaded of a step's checkpoint (`manifest`) is not what was saved, but `what`: it counts no more."""
 
     step: int
     manifest: FileRef
@@ -319,6 +318,7 @@ Event = (
     | Chosen
     | Called
     | Once
+    | SetAside
     | Done
     | Trained
     | Blended

@@ -28,6 +28,7 @@ from hpcrl.durable.journal import (
     Pruned,
     Trained,
 )
+from hpcrl.durable.once import SetAside
 from hpcrl.durable.paths import attempt_of
 
 
@@ -147,6 +148,10 @@ class OlderFold:
             self._checkpoints = {step for step in self._checkpoints if step >= event.before_step}
         elif isinstance(event, Forked):
             self._newest = None
+        elif isinstance(event, SetAside):
+            self._newest = event.step - 1
+            self._marks = {step: mark for step, mark in self._marks.items() if step < event.step}
+            self._unarchived = {step for step in self._unarchived if step < event.step}
 
     def older_than(self, step: int, metrics: Callable[[int], FileRef]) -> OlderLines | None:
         """What the lines amount to that a checkpoint of `step` makes older ones; None where there are no such.

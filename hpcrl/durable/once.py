@@ -1,4 +1,4 @@
-"""The line of what a run's script has done outside of its run: what came of it, so that it is done no more."""
+"""Lines that only runs with a script have: what it has done outside of the run, and what of it counts no more."""
 
 import msgspec
 
@@ -17,3 +17,12 @@ class Once(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     result: str
     settings: int
     at: str = ""
+
+
+class SetAside(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """What open steps from `step` on have recorded counts no more: the script was changed, and asks for something else.
+
+    None of them has changed a role. An event of the journal.
+    """
+
+    step: int

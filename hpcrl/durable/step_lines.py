@@ -6,7 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from hpcrl.durable.journal import Called, Chosen, Closed, Cuts, Event, Extended, Ids, Opened, Turn
-from hpcrl.durable.once import Once
+from hpcrl.durable.once import Once, SetAside
 
 MadeOf = Opened | Extended | Chosen | Called
 
@@ -140,7 +140,7 @@ class StepLines:
 
 
 def steps_in(events: Iterable[Event]) -> dict[int, StepLines]:
-    """The steps that events open, in that order; lines of a step that come before its opening say nothing."""
+    """The steps that events open, in that order, but what was set aside; lines before a step's opening say nothing."""
     steps: dict[int, StepLines] = {}
     for event in events:
         if isinstance(event, Opened):
@@ -149,4 +149,6 @@ def steps_in(events: Iterable[Event]) -> dict[int, StepLines]:
             steps[event.step] = steps[event.step].with_line(event)
         elif isinstance(event, Closed) and event.turn is not None and event.step in steps:
             steps[event.step] = replace(steps[event.step], turn=event.turn)
+        elif isinstance(event, SetAside):
+            steps = {step: lines for step, lines in steps.items() if step < event.step}
     return steps

@@ -190,11 +190,11 @@ def leavings(record: StepRecord, spills: Mapping[str, FileRef], over: bool) -> L
 
 
 def _records(events: Sequence[Event], wanted: Callable[[int], bool]) -> dict[int, StepRecord]:
-    """By step, in the order of opening. Lines of a step that come before its opening say nothing."""
+    """By step, in the order of opening, but those set aside. Lines of a step before its opening say nothing."""
     made = steps_in(events)
     steps: dict[int, StepRecord] = {}
     for event in events:
-        if isinstance(event, Opened) and wanted(event.step):
+        if isinstance(event, Opened) and wanted(event.step) and event.step in made:
             steps[event.step] = StepRecord(made[event.step])
         elif isinstance(event, Done | Compacted | Trained | Closed | Archived) and event.step in steps:
             _note(steps[event.step], event)

@@ -171,6 +171,8 @@ def _told_to_go(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> F
         return Found("cancelled", "certain", "", "", ending.reason, evidence=evidence)
     if ending.state == "grown":
         return Found("more nodes", "certain", "", "", ending.reason, evidence=evidence)
+    if ending.state == "changed":
+        return Found("changed script", "certain", "", "", ending.reason, evidence=evidence)
     if ending.state == "queued":
         return Found("waiting for Slurm", "certain", "", "", ending.reason, evidence=evidence)
     said = by_words(ending.reason)

@@ -22,6 +22,7 @@ Kind = Literal[
     "cancelled",
     "waiting for Slurm",
     "more nodes",
+    "changed script",
     "internal",
 ]
 Confidence = Literal["certain", "likely"]
@@ -113,6 +114,12 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
         "more nodes": Verdict(
             "The run took in nodes that had come later: its number of nodes is a range.",
             "Nothing is wrong. The run continues by itself.",
+            "hpcrl status {run}",
+        ),
+        "changed script": Verdict(
+            "You had changed the run's script, and it asks for something else than before in steps that were open.",
+            "Nothing is wrong. The run continues by itself: steps in which roles had changed end with the script as it "
+            "was, later ones begin anew.",
             "hpcrl status {run}",
         ),
         "internal": Verdict(

@@ -3,12 +3,14 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.data.user_code import FILES, UserCode, code_places, collect_code
-from hpcrl.durable.code import changed_files, inside
+from hpcrl.dataflow.graph import changes
+from hpcrl.durable.code import changed_files, inside, staged, with_code
 from hpcrl.durable.records import CodeCopy
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 
 
 @dataclass(frozen=True)
@@ -64,3 +66,20 @@ def next_code(
             f"Accept all of them: --accept-changed {' '.join(sorted({*accepted, *sharing}))}",
         )
     return NextCode(number, copy, taken, UserCode({**kept, **fresh.settings}, {**files, **fresh.files}))
+
+
+def refuse_other_roles(experiment: ExperimentConfig, code: UserCode) -> None:
+    """Raise ConfigurationError where an algorithm's new code changes other roles than its old one, which `experiment`
+    names: a run's checkpoints have those."""
+    with staged(code) as folder:
+        after = experiment_from(with_code(to_dict(experiment), code.settings, folder))
+        old, new = (sorted({*changes(algorithm_of(each).calls(each)).values()}) for each in (experiment, after))
+    if old != new:
+        raise ConfigurationError(
+            [f"the changed algorithm changes {_listed(new)}, but the run's checkpoints have {_listed(old)}."],
+            "Have it change the same roles, or submit a new run.",
+        )
+
+
+def _listed(roles: list[str]) -> str:
+    return ", ".join(roles) or "no role"

@@ -31,7 +31,7 @@ from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.conclusion import conclude
 from hpcrl.launch.elastic import describe_elastic
 from hpcrl.launch.launcher import Launcher, Launchers, choose, declaration_of, telling_what_was_made
-from hpcrl.launch.next_code import NextCode, next_code
+from hpcrl.launch.next_code import NextCode, next_code, refuse_other_roles
 from hpcrl.launch.next_inputs import next_inputs
 from hpcrl.launch.next_settings import NextSettings, has_extension, lengths, next_settings, refuse_done
 from hpcrl.launch.place import new_root
@@ -197,6 +197,8 @@ def _inputs_to_come(
     """As `next_inputs`; code that is taken anew is tried like that of a new run."""
     found = next_inputs(run, experiment, accepted, code.copy.settings)
     if code.new is not None:
+        if "algorithm" in code.taken:
+            refuse_other_roles(experiment, code.new)
         check_inputs(experiment, run.root, indexes_to_try(run), code.new)
     return found
 

@@ -15,11 +15,13 @@ from hpcrl.config.changes import RunSettings
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
+from hpcrl.durable.once import SetAside
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, WorkerEnded, WorkersReady
 from hpcrl.master.allocation import EVERYTHING, AllocationWatch
 from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.chores import Agents
+from hpcrl.master.divergence import ScriptChanged, ScriptDiverged, by_a_change
 from hpcrl.master.driver import Driver
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
@@ -121,8 +123,16 @@ class Attempt:
         return msgspec.structs.replace(event, step=unit.step, call=unit.call, part=unit.part)
 
     def hear(self, report: Report) -> None:
-        if self._driver is not None:
+        if self._driver is None:
+            return
+        try:
             self._driver.hear(report)
+        except ScriptDiverged as error:
+            found = by_a_change(error, self._files.recovery, self._settings.other_scripts, self._driver.lag)
+            if isinstance(found, ScriptChanged):
+                in_order = () if self._settings.until_closed else (Stopped(str(found)),)
+                self._files.append([*found.aside, *in_order])
+            raise found from None
 
     def hear_agent(self, agent: bytes, report: ChoreReport) -> None:
         self._files.heard(agent, report)
@@ -253,7 +263,9 @@ class Attempt:
         while True:
             self._reactor.turn()
             driver.dispatcher.paused = self._reactor.commands.paused
-            driver.opens_steps = self._reactor.commands.stop != "finish" and not self._joining.order
+            driver.opens_steps = self._reactor.commands.stop != "finish" and not (
+                self._joining.order or self._settings.until_closed
+            )
             if self._nodes.is_elastic:
                 self._look_beyond(driver.pace, steps)
             self._watch_the_end(driver)
@@ -266,7 +278,18 @@ class Attempt:
                 driver.dispatcher.drain()
                 ending = self._judged()
             if ending is not None:
-                return self._stop(ending) if ending.asked else ending
+                return self._stop(ending) if ending.asked else self._set_aside_what_fails(ending, driver.pace.newest)
+
+    def _set_aside_what_fails(self, ending: Ending, newest: int) -> Ending:
+        """A script that was changed may fail where it only ends what it has begun: then the changed one begins anew."""
+        assert self._plan is not None, "it has begun"
+        failure, script = ending.failure, self._plan.workers[-1].rank
+        if not self._settings.until_closed or failure is None or failure.rank != script:
+            return ending
+        aside = SetAside(max((newest, *self._files.recovery.closed)) + 1)
+        self._files.append([aside])
+        why = f"the script as it was fails in step {aside.step}, and what this had recorded is set aside"
+        return Ending("changed", ExitCode.REQUEUE, f"{why}: {ending.reason}")
 
     def _look_beyond(self, pace: Pace, steps: int) -> None:
         """What becomes of nodes without a place, and of those that are missing."""
@@ -339,9 +362,16 @@ class Attempt:
             all_answered=members.all_answered,
             broken_before=self._broken_before,
             finished=driver.why_finished if driver is not None and driver.finished else "",
-            grows=self._joining.order,
+            hands_over=None if driver is None else self._handing_over(),
             at_work=driver is not None and not self._is_at_rest(driver),
         )
+
+    def _handing_over(self) -> Ending | None:
+        """How the attempt ends that has work of its own, so that another one continues."""
+        if self._settings.until_closed:
+            return Ending("changed", ExitCode.REQUEUE, self._settings.until_closed, asked=True)
+        order = self._joining.order
+        return Ending("grown", ExitCode.REQUEUE, order, asked=True) if order else None
 
     def _is_at_rest(self, driver: Driver) -> bool:
         """Whether nothing is waited for any more; calls in flight have their time, open steps as long as they take."""

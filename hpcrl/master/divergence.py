@@ -1,10 +1,12 @@
-"""What a script that runs again must do as it did. Pure."""
+"""What a script that runs again must do as it did, and what becomes of a run whose script was changed. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hpcrl.durable.journal import Called, Ids, Made, Turn
-from hpcrl.durable.once import Once
-from hpcrl.errors import DataError
+from hpcrl.durable.once import Once, SetAside
+from hpcrl.durable.recovery import RecoveryPlan
+from hpcrl.durable.step_lines import StepLines
+from hpcrl.errors import DataError, HpcrlError
 from hpcrl.master.turn import OpenTurn
 from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
@@ -14,25 +16,74 @@ AS_IT_WAS = "Resume with the script as it was: what decides what it asks for has
 class ScriptDiverged(DataError):
     """A script that ran again asked for something else than it had."""
 
-    def __init__(self, step: int, how: str) -> None:
-        super().__init__(f"step {step}: the script does not do as it did: {how}.", AS_IT_WAS)
+    def __init__(self, turn: OpenTurn, how: str, why: str = "") -> None:
+        super().__init__(f"step {turn.step}: the script does not do as it did: {how}.{why}", AS_IT_WAS)
+        self.turn, self.how = turn, how
+
+    @property
+    def step(self) -> int:
+        return self.turn.step
+
+
+class ScriptChanged(HpcrlError):
+    """The script was changed, and asks for something else than the one before had: the next attempt can go on.
+
+    `aside` are the lines that go before it. It runs `under` this version of the settings, whose script only closes what
+    is open; None: the submission's own.
+    """
+
+    def __init__(self, text: str, aside: tuple[SetAside, ...], under: int | None = None) -> None:
+        super().__init__(text)
+        self.aside, self.under = aside, under
+
+
+def by_a_change(
+    diverged: ScriptDiverged, recovery: RecoveryPlan, others: Collection[int], lag: int
+) -> ScriptDiverged | ScriptChanged:
+    """What follows where the script asks for something else, if it does because it was changed.
+
+    `others` are the versions of the settings that have another script. A step in which a role has changed, and all
+    before it, are ended by the script that they were begun with; what later ones have recorded is set aside. Not with a
+    `lag`: what such steps were prepared from is gone.
+    """
+    versions = [version for version in _asked_under(diverged.turn.recorded) if version in others]
+    if not versions:
+        return diverged
+    if lag:
+        why = f" As its steps are prepared ahead (lag {lag}), it can only be changed so that it asks for the same."
+        return ScriptDiverged(diverged.turn, diverged.how, why)
+    closing = max((*recovery.closed, *(line.step for line in recovery.replay)), default=0)
+    free = max(closing + 1, diverged.step)
+    aside = (SetAside(free),) if any(opened.step >= free for opened in recovery.opened) else ()
+    said = f"step {diverged.step}: the script was changed: {diverged.how}."
+    if diverged.step > closing:
+        return ScriptChanged(f"{said} What this step had recorded is set aside; it begins anew.", aside)
+    upto = f"steps up to {closing} are" if closing > diverged.step else "this step is"
+    return ScriptChanged(f"{said} As roles have changed, {upto} ended by the script as it was.", aside, max(versions))
+
+
+def _asked_under(lines: StepLines | None) -> list[int]:
+    """The versions of the settings under which a step was made."""
+    if lines is None:
+        return []
+    return [*(line.settings for line in lines.asks), *(() if lines.turn is None else (lines.turn.settings,))]
 
 
 def recorded_of(turn: OpenTurn, asked: CallAsked | OnceAsked) -> Called | Once | None:
     """The line of this ask, if an older attempt has one. Raises ScriptDiverged where it is of another."""
     recorded = turn.of_older(asked.number)
     if turn.closed and recorded is None:
-        raise ScriptDiverged(turn.step, f"{asked.at or 'it'} asks for {asked.call} where the turn had ended")
+        raise ScriptDiverged(turn, f"{asked.at or 'it'} asks for {asked.call} where the turn had ended")
     if found := unlike_ask(recorded, asked):
-        raise ScriptDiverged(turn.step, found)
+        raise ScriptDiverged(turn, found)
     return recorded
 
 
-def refuse_other_version(step: int, called: Called, role: str, version: int, at: str) -> None:
+def refuse_other_version(turn: OpenTurn, called: Called, role: str, version: int, at: str) -> None:
     """Raises ScriptDiverged where a call that is recorded had another version of its role."""
     if called.version != version:
         had = f"had version {called.version} of {role} before"
-        raise ScriptDiverged(step, f"{at or 'it'} asks for {called.call} of version {version}, which {had}")
+        raise ScriptDiverged(turn, f"{at or 'it'} asks for {called.call} of version {version}, which {had}")
 
 
 def unlike_ask(recorded: Called | Once | None, asked: CallAsked | OnceAsked) -> str:

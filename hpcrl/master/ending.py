@@ -10,8 +10,8 @@ from hpcrl.wire.messages import Failed
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended. `lost` begins another attempt here, as does `grown`, on more nodes; all others end this
-    process.
+    """How an attempt ended. `lost` begins another attempt here, as do `grown`, on more nodes, and `changed`, with the
+    script that is in force then; all others end this process.
 
     `preempted`: told to go by the system; `queued`: nodes were missing that wait for their turn; `incomplete`: nodes
     were missing, or of no use, for any other reason. `asked`: a user or the system wanted it; then the nodes that are
@@ -19,7 +19,9 @@ class Ending:
     loss.
     """
 
-    state: Literal["done", "lost", "grown", "stopped", "preempted", "queued", "incomplete", "failed", "superseded"]
+    state: Literal[
+        "done", "lost", "grown", "changed", "stopped", "preempted", "queued", "incomplete", "failed", "superseded"
+    ]
     exit_code: ExitCode
     reason: str
     failure: Failed | None = None

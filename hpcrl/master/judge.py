@@ -49,8 +49,8 @@ class Situation:
     """What broke in attempts before this one while everybody was alive."""
     finished: str = ""
     """Why there is nothing more to do, once all is saved."""
-    grows: str = ""
-    """Why the attempt ends once its open steps are finished, so that further nodes can join."""
+    hands_over: Ending | None = None
+    """How the attempt ends once its open steps are finished: for one with further nodes, or with a changed script."""
     at_work: bool = False
     """Whether open steps or calls in flight are still waited for before the attempt ends as it was told to."""
 
@@ -139,7 +139,7 @@ def _told_to_go(known: Situation) -> Ending | None:
     """
     why = known.told_to_go
     if not why:
-        return Ending("grown", ExitCode.REQUEUE, known.grows, asked=True) if known.grows else None
+        return known.hands_over
     if known.stop:
         return Ending("stopped", ExitCode.NEVER_REQUEUE, why, asked=True)
     whole = EVERYTHING in known.draining or len(known.draining) == known.nodes

@@ -9,12 +9,16 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from hpcrl.config.changes import RunSettings, under
+from hpcrl.config.changes import RunSettings
+from hpcrl.config.changes import under as with_places
 from hpcrl.config.cluster import Abilities
 from hpcrl.dataflow.graph import changes
 from hpcrl.durable.attempts import attempts_without_progress, broken_operations
+from hpcrl.durable.code import is_same_script
 from hpcrl.durable.files import DamagedFileError
 from hpcrl.durable.indexes import indexes_of
 from hpcrl.durable.records import Verdict
@@ -27,6 +31,7 @@ from hpcrl.master.allocation import Allocation, AllocationWatch
 from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
+from hpcrl.master.divergence import ScriptChanged
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
 from hpcrl.master.growth import Growth, since_grown_s
@@ -47,7 +52,8 @@ from hpcrl.wire.messages import Finish, StartWorkers
 FRUITLESS_ATTEMPTS = 3
 RELEASE_S = 30.0
 """How long a run that is over waits for an answer of whoever starts its nodes."""
-CONTINUES = ("lost", "grown")
+HANDS_OVER = "all that was begun with the script as it was is closed; the changed one continues"
+CONTINUES = ("lost", "grown", "changed")
 """Endings after which this process begins the next attempt."""
 
 
@@ -103,6 +109,8 @@ class Master:
         self._growth = Growth(self._experiment, self._reactor.in_background, grown_s=grown_s)
         self._last: Attempt | None = None
         self._lost = ""
+        self._under: int | None = None
+        """The version of the settings whose script is to close what is open, before this submission's continues."""
 
     def serve_run(self) -> ExitCode:
         """Attempt after attempt until the run has ended; returns the exit code that the agents were told too."""
@@ -139,13 +147,15 @@ class Master:
             return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
         reactor.members.new_attempt()
         broken = reactor.while_beating(lambda: broken_operations(self._run, self._submission))
-        changing = changes(algorithm_of(self._experiment).calls(self._experiment))
+        under, self._under = self._under, None
+        experiment = self._experiment if under is None else self._older(under)
+        changing = changes(algorithm_of(experiment).calls(experiment))
         files = reactor.while_beating(
             lambda: begin_attempt(self._run, changing, self._submission, control.keep_checkpoints, control.compact)
         )
         attempt = Attempt(
             files,
-            self._run_settings(files.recovery.older_settings),
+            reactor.while_beating(lambda: self._run_settings(files.recovery.older_settings, under)),
             self._data,
             self._schedule,
             reactor,
@@ -169,12 +179,22 @@ class Master:
             self._idle(attempt.number)
         return ending
 
-    def _run_settings(self, earlier: Collection[int]) -> RunSettings:
-        """This submission's settings, and older versions under which something is executed again."""
-        newest = self._experiment
-        values = {version: self._run.configuration_of(version) for version in earlier if version != self._version}
-        older = {version: under(experiment_from(each), newest) for version, each in values.items()}
-        return RunSettings(newest, self._version, older)
+    def _run_settings(self, needed: Collection[int], under: int | None) -> RunSettings:
+        """This submission's settings, or older ones, and other versions under which something is executed again."""
+        version = self._version if under is None else under
+        others = {each: self._older(each) for each in needed if each != version}
+        found = RunSettings(self._older(version), version, others)
+        if algorithm_of(self._experiment).script is None:
+            return found
+        copies = {each: self._run.read_code(self._run.read_settings(each).code) for each in (version, *others)}
+        unlike = frozenset(each for each in others if not is_same_script(copies[each], copies[version]))
+        return replace(found, other_scripts=unlike, until_closed="" if under is None else HANDS_OVER)
+
+    def _older(self, version: int) -> Any:
+        """Settings of a version, for where and how this submission runs."""
+        if version == self._version:
+            return self._experiment
+        return with_places(experiment_from(self._run.configuration_of(version)), self._experiment)
 
     def _idle(self, attempt: int) -> None:
         """End the workers of all nodes until the next attempt has everybody."""
@@ -187,6 +207,9 @@ class Master:
             return work()
         except (SupersededError, StoppedError) as error:
             return Ending("superseded", ExitCode.NEVER_REQUEUE, str(error))
+        except ScriptChanged as error:
+            self._under = error.under
+            return Ending("changed", ExitCode.REQUEUE, str(error))
         except DamagedFileError as error:
             # The next attempt verifies every file, and makes again what was in this one.
             return Ending("lost", ExitCode.REQUEUE, str(error))

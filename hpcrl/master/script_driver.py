@@ -198,7 +198,7 @@ class ScriptDriver(Driver):
     def _end(self, turn: OpenTurn, ended: TurnEnded) -> None:
         was = turn.recorded.turn if turn.recorded is not None else None
         if found := unlike_end(turn, ended, was):
-            raise ScriptDiverged(turn.step, found)
+            raise ScriptDiverged(turn, found)
         turn.ended = ended
 
     def _over(self, turn: OpenTurn) -> None:
@@ -232,6 +232,10 @@ class ScriptDriver(Driver):
     def _may_change(self, task: Task) -> bool:
         return self._ahead.may_change(task, self._ends and not self._left)
 
+    @property
+    def lag(self) -> int:
+        return self._ahead.lag
+
     def _earlier(self, step: int) -> tuple[Turn, ...]:
         return self._ahead.before(step)
 
@@ -246,7 +250,7 @@ class ScriptDriver(Driver):
         mfc = self._plan.call(asked.call)
         reads: Mapping[str, int] = self._versions if turn.ahead is None else turn.ahead.versions
         called = self._called(asked, mfc, reads) if recorded is None else recorded
-        refuse_other_version(turn.step, called, mfc.role, reads.get(mfc.role, 0) + bool(mfc.changes), asked.at)
+        refuse_other_version(turn, called, mfc.role, reads.get(mfc.role, 0) + bool(mfc.changes), asked.at)
         if mfc.changes:
             self._versions[mfc.changes] = called.version
         turn.lines = self._steps.follow(called)

@@ -27,6 +27,7 @@ Extended: step round ids cursor calls partitions
 Chosen: step ids cursor calls partitions minibatches dropped
 Called: step number call ids inputs parts partitions minibatches version settings arguments at
 Once: step number call arguments result settings at
+SetAside: step
 Done: step call part spill group stats settings scores version
 Trained: step call record stats before numerics settings version shown
 Blended: step call record stats before numerics settings version shown source

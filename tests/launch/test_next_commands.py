@@ -66,6 +66,7 @@ ELSEWHERE: dict[Kind, str] = {
     "more nodes": (
         "master/test_node_range.py::test_a_run_begins_with_the_nodes_that_have_come_and_takes_in_one_that_comes_later"
     ),
+    "changed script": "launch/test_changed_script.py::test_a_script_is_changed_in_the_middle_of_a_run",
     "communication": "slurm/test_why.py::nodes_that_do_not_reach_the_master",
 }
 

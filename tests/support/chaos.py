@@ -23,6 +23,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import PlacementConfig
+from hpcrl.data.user_code import NO_CODE, UserCode
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Adopted, Done, Trained, decode_line, parse
@@ -60,7 +61,7 @@ def patient_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> 
     return toy_experiment(steps, delay_s, **({"lost_after_s": 60.0, "start_timeout_s": 60.0} | cluster))
 
 
-def create_run(root: Path, experiment: ExperimentConfig) -> RunDirectory:
+def create_run(root: Path, experiment: ExperimentConfig, code: UserCode = NO_CODE) -> RunDirectory:
     key = RunKey.generate()
     return RunDirectory.create(
         root,
@@ -68,6 +69,7 @@ def create_run(root: Path, experiment: ExperimentConfig) -> RunDirectory:
         host=algorithm_of(experiment).host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs={},
+        code=code,
     )
 
 

@@ -1,0 +1,52 @@
+"""A toy's script in a file of its own: its first version until a step, its second from then on."""
+
+from pathlib import Path
+
+TEXT = """
+from dataclasses import replace
+from hpcrl.data.rows.vectors import VECTORS
+from hpcrl.recipes.algorithm import computed
+from support import toy_script
+
+COMPUTED = computed("again", ("z",), ("w",))
+
+
+def again(rows, by):
+    return {"w": [row + by for row in rows["z"]]}
+
+
+def noted(key, step):
+    return step
+
+
+def loop(run, e):
+    actor, critic, reward = run.groups("actor", "critic", "reward")
+    run.state.setdefault("by", 0.25)
+    for step in run.steps():
+        is_new = step.number >= SINCE
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        batch = batch.union(reward.inference(batch), critic.inference(batch))
+        batch = batch.union(run.compute(toy_script.shifted, batch, run.state["by"] * (2 if is_new else 1)))
+        run.once(noted, step.number)
+        if is_new:
+            batch = batch.union(run.compute(again, batch, 0.5))
+        loss = critic.update(batch).stats["loss"]
+        run.once(noted, step.number)
+        actor.update(batch.filter(list(batch.ids[1:])) if is_new else batch)
+        run.state["by"] = (0.5 if is_new else 0.25) + 0.01 * loss
+        step.log(loss=loss, new=is_new)
+
+
+def recipe(experiment):
+    return (*toy_script.recipe(experiment), *((COMPUTED,) if SINCE < 1000 else ()))
+
+
+ALGORITHM = replace(toy_script.ALGORITHM, recipe=recipe, script=loop, made={**toy_script.ALGORITHM.made, "w": VECTORS})
+"""
+
+
+def written(path: Path, since: int) -> str:
+    """The algorithm of a script that is the second version from a step on; 1000: it is the first alone."""
+    path.write_text(TEXT.replace("SINCE", str(since)))
+    return f"{path}:ALGORITHM"
