@@ -180,10 +180,17 @@ class ComposedEngine:
         numbers = self._pipeline.told(np.concatenate([nothing, *predicted]), int(sequences.labels.sum()))
         return finite(self._model.role, "values" if self._model.gives_values else "log-probabilities", numbers)
 
-    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
+    def generate(
+        self,
+        prompts: Sequence[np.ndarray],
+        seeds: Sequence[int],
+        config: GenerationConfig,
+        begun: Sequence[np.ndarray] | None = None,
+        limits: Sequence[int] | None = None,
+    ) -> Generated:
         self._buffers.read()
         with self._kernels.generating(), self._model.transformer.gathered():
-            return self._sampler.generate(prompts, seeds, config)
+            return self._sampler.generate(prompts, seeds, config, begun, limits)
 
     def train_batch(
         self,

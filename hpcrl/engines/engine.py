@@ -279,8 +279,18 @@ class Engine(Protocol):
         value is that *before* its label."""
         ...
 
-    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
-        """One response to each prompt; what is drawn for a prompt follows from its seed alone."""
+    def generate(
+        self,
+        prompts: Sequence[np.ndarray],
+        seeds: Sequence[int],
+        config: GenerationConfig,
+        begun: Sequence[np.ndarray] | None = None,
+        limits: Sequence[int] | None = None,
+    ) -> Generated:
+        """One response to each prompt; what is drawn for a prompt follows from its seed alone.
+
+        `begun` are the first tokens of each, drawn before; what is returned follows them as if all were drawn at once,
+        but for rounding. `limits` bounds the tokens of each, those begun among them."""
         ...
 
     def train_batch(

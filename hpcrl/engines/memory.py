@@ -72,7 +72,15 @@ MergedParameters = Iterator[tuple[Tensor, Sequence[Span]]]
 class Generates(Protocol):
     """What makes responses of a model as it is at each call."""
 
-    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> Generated: ...
+    def generate(
+        self,
+        prompts: Sequence[np.ndarray],
+        seeds: Sequence[int],
+        limits: Sequence[int] | None = None,
+        begun: Sequence[np.ndarray] | None = None,
+    ) -> Generated:
+        """As `Generator.generate`."""
+        ...
 
 
 class HeldModel(nn.Module, ABC):

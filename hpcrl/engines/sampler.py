@@ -38,8 +38,15 @@ class Sampler:
     def _tokens(self) -> Tokens:
         return load_tokens(self.tokenizer)
 
-    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
-        """One response to each prompt; what is drawn for a prompt follows from its seed alone."""
+    def generate(
+        self,
+        prompts: Sequence[np.ndarray],
+        seeds: Sequence[int],
+        config: GenerationConfig,
+        begun: Sequence[np.ndarray] | None = None,
+        limits: Sequence[int] | None = None,
+    ) -> Generated:
+        """As `Engine.generate`."""
         if not prompts:
             return Generated([], [], [])
         options = GenerationOptions(
@@ -52,8 +59,10 @@ class Sampler:
             prefill_tokens=self.prefill_tokens,
             cuda_graphs=config.cuda_graphs == "auto",
         )
-        generated = self.model.transformer.generator(options, self.pp, self.meter).generate(prompts, seeds)
-        self._tell(prompts, generated.tokens)
+        generator = self.model.transformer.generator(options, self.pp, self.meter)
+        generated = generator.generate(prompts, seeds, limits, begun)
+        read = prompts if begun is None else [np.concatenate(row) for row in zip(prompts, begun, strict=True)]
+        self._tell(read, generated.tokens)
         finite(self.model.role, "log-probabilities of sampled tokens", np.concatenate(generated.logprobs))
         return generated
 

@@ -117,7 +117,16 @@ class VllmEngine:
     def total(self, vector: torch.Tensor) -> torch.Tensor:
         return self._groups.total(vector)
 
-    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
+    def generate(
+        self,
+        prompts: Sequence[np.ndarray],
+        seeds: Sequence[int],
+        config: GenerationConfig,
+        begun: Sequence[np.ndarray] | None = None,
+        limits: Sequence[int] | None = None,
+    ) -> Generated:
+        if begun is not None or limits is not None:
+            raise InternalError("vLLM makes whole responses, all of one limit.")
         if not prompts:
             return Generated([], [], [])
         made = b""

@@ -43,9 +43,16 @@ class WithoutAdapters:
         with self._without():
             return self._engine.forward(sequences, temperature)
 
-    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
+    def generate(
+        self,
+        prompts: Sequence[np.ndarray],
+        seeds: Sequence[int],
+        config: GenerationConfig,
+        begun: Sequence[np.ndarray] | None = None,
+        limits: Sequence[int] | None = None,
+    ) -> Generated:
         with self._without():
-            return self._engine.generate(prompts, seeds, config)
+            return self._engine.generate(prompts, seeds, config, begun, limits)
 
     def train_batch(
         self,

@@ -23,16 +23,23 @@ from hpcrl.models.transfers import Reading
 
 @dataclass(frozen=True)
 class Wanted:
-    """The rows of a generation, waiting or not: prompts, numbers that are equal for equal prompts, seeds and limits."""
+    """The rows of a generation, waiting or not: prompts, numbers that are equal for equal prompts, seeds, limits of
+    what is still to be drawn, and how many of a prompt's last tokens were drawn before."""
 
     prompts: Sequence[np.ndarray]
     numbers: Sequence[int]
     seeds: Sequence[int]
     limits: Sequence[int]
+    counts: Sequence[int]
 
     @property
     def lengths(self) -> list[int]:
         return [len(prompt) for prompt in self.prompts]
+
+    @property
+    def begun(self) -> list[np.ndarray]:
+        """The tokens of each that were drawn before."""
+        return [text[len(text) - count :] for text, count in zip(self.prompts, self.counts, strict=True)]
 
     @property
     def longest(self) -> int:
@@ -89,7 +96,8 @@ class Cohort:
         first, wanted = self._scheduler.active, self._wanted
         self._admission = self._scheduler.admit()
         if rows := self._admission.rows:
-            self._table.begin(first, [wanted.seeds[row] for row in rows], [len(wanted.prompts[row]) for row in rows])
+            columns = wanted.seeds, wanted.lengths, wanted.counts
+            self._table.begin(first, *([column[row] for row in rows] for column in columns))
             self._decoder.seat(first, [wanted.most(row) for row in rows])
         self.span = slice(first if rows else 0, self._scheduler.active)
         return self.count > 0

@@ -35,14 +35,26 @@ class _Step(NamedTuple):
 class History:
     """Turned into responses at the end. What is drawn for a row after its end is thrown away."""
 
-    def __init__(self, ending: Sequence[int], stops: Callable[[], StopStrings] | None = None, least: int = 0) -> None:
-        """A row ends by a token of `ending`, or by what reads its text, from `least` tokens on."""
+    def __init__(
+        self,
+        ending: Sequence[int],
+        stops: Callable[[], StopStrings] | None = None,
+        least: int = 0,
+        begun: Sequence[np.ndarray] = (),
+    ) -> None:
+        """A row ends by a token of `ending`, or by what reads its text, from `least` tokens on. What is `begun` of the
+        rows is read, and is no part of what was drawn here."""
         self._ending = frozenset(ending)
         self._least = least
         self._texts: defaultdict[int, StopStrings] | None = stops and defaultdict(stops)
         self._counts: Counter[int] = Counter()
         self._steps: list[_Step] = []
         self._ended: set[int] = set()
+        if self._texts is not None:
+            self._counts.update({row: len(tokens) for row, tokens in enumerate(begun)})
+            for row, tokens in enumerate(begun):
+                for token in tokens.tolist():
+                    self._texts[row].take(token)
 
     def add(self, rows: Sequence[int], tokens_N: np.ndarray, logprobs_N: Tensor) -> list[int]:
         """Write down one token of each of these rows. Which of them ended by it."""

@@ -20,10 +20,10 @@ class SlotTable:
     def __init__(self, slots: int, device: torch.device) -> None:
         self._table = torch.zeros((4, slots), dtype=torch.int64, device=device)
 
-    def begin(self, first: int, seeds: Sequence[int], prompts: Sequence[int]) -> None:
-        """Seat rows in the slots from `first` on. `prompts` are prompt lengths; no token is generated yet."""
-        nothing = [0] * len(seeds)
-        columns = [[signed(seed) for seed in seeds], nothing, nothing, [length - 1 for length in prompts]]
+    def begin(self, first: int, seeds: Sequence[int], lengths: Sequence[int], counts: Sequence[int]) -> None:
+        """Seat rows in the slots from `first` on. `lengths` are those of what is read first: a prompt, and after it the
+        `counts` tokens that are generated already."""
+        columns = [[signed(seed) for seed in seeds], [0] * len(seeds), list(counts), [it - 1 for it in lengths]]
         self._table[:, first : first + len(seeds)] = sent(columns, self._table.device)
 
     def seeds(self, span: slice) -> Tensor:

@@ -114,6 +114,21 @@ def test_log_probabilities_of_what_is_drawn_are_those_that_forward_says(tmp_path
     assert all(map(np.array_equal, drawn.tokens, again.tokens[::-1]))
 
 
+def test_what_follows_tokens_that_are_drawn_is_what_is_drawn_at_once(tmp_path: Path) -> None:
+    save_library_model(tmp_path, "gpt_neox")
+    engine = foreign_engine(tmp_path, dtype=torch.float64)
+    config = GenerationConfig(max_new_tokens=9, min_new_tokens=6, slots=8)
+    whole = engine.generate(PROMPTS, SEEDS, config)
+    counts = [row % 4 for row in range(len(PROMPTS))]
+    begun = [tokens[:count] for tokens, count in zip(whole.tokens, counts, strict=True)]
+    limits = [5 + row % 5 for row in range(len(PROMPTS))]
+    made = engine.generate(PROMPTS, SEEDS, config, begun, limits)
+    for row, (count, limit) in enumerate(zip(counts, limits, strict=True)):
+        assert made.tokens[row].tolist() == whole.tokens[row][count:limit].tolist()
+        np.testing.assert_allclose(made.logprobs[row], whole.logprobs[row][count:limit], atol=1e-12)
+        assert made.finished[row] == (whole.finished[row] and len(whole.tokens[row]) <= limit)
+
+
 def test_a_llama_of_transformers_is_the_llama_of_our_own(tmp_path: Path) -> None:
     save_library_model(tmp_path, "llama")
     theirs = foreign_engine(tmp_path, optimizer=OPTIMIZER, dtype=torch.float64)

@@ -81,14 +81,17 @@ def learnt(engine, rows, updates=3):
 
 
 def drawn(engine, rows):
-    """Greedy, sampled, and sampled in few slots."""
+    """Greedy, sampled, and sampled in few slots; and sampled where some tokens are drawn already."""
     configs = (
         GenerationConfig(max_new_tokens=12, greedy=True),
         GenerationConfig(max_new_tokens=17, min_new_tokens=3, temperature=0.9, slots=4),
         GenerationConfig(max_new_tokens=9, top_p=0.8, slots=1),
     )
     prompts, seeds = [PROMPTS[row] for row in rows], [SEEDS[row] for row in rows]
-    return [engine.generate(prompts, seeds, config) for config in configs]
+    made = [engine.generate(prompts, seeds, config) for config in configs]
+    begun = [tokens[: 2 + row % 3] for row, tokens in zip(rows, made[1].tokens, strict=True)]
+    limits = [3 + row % 3 + row % 5 for row in rows]
+    return [*made, engine.generate(prompts, seeds, configs[1], begun, limits)]
 
 
 def groups_in(context, layout):
