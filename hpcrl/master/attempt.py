@@ -128,7 +128,7 @@ class Attempt:
         try:
             self._driver.hear(report)
         except ScriptDiverged as error:
-            found = by_a_change(error, self._files.recovery, self._settings.other_scripts, self._driver.lag)
+            found = by_a_change(error, self._files.recovery, self._settings.other_scripts)
             if isinstance(found, ScriptChanged):
                 in_order = () if self._settings.until_closed else (Stopped(str(found)),)
                 self._files.append([*found.aside, *in_order])

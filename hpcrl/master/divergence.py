@@ -16,8 +16,8 @@ AS_IT_WAS = "Resume with the script as it was: what decides what it asks for has
 class ScriptDiverged(DataError):
     """A script that ran again asked for something else than it had."""
 
-    def __init__(self, turn: OpenTurn, how: str, why: str = "") -> None:
-        super().__init__(f"step {turn.step}: the script does not do as it did: {how}.{why}", AS_IT_WAS)
+    def __init__(self, turn: OpenTurn, how: str) -> None:
+        super().__init__(f"step {turn.step}: the script does not do as it did: {how}.", AS_IT_WAS)
         self.turn, self.how = turn, how
 
     @property
@@ -38,20 +38,17 @@ class ScriptChanged(HpcrlError):
 
 
 def by_a_change(
-    diverged: ScriptDiverged, recovery: RecoveryPlan, others: Collection[int], lag: int
+    diverged: ScriptDiverged, recovery: RecoveryPlan, others: Collection[int]
 ) -> ScriptDiverged | ScriptChanged:
     """What follows where the script asks for something else, if it does because it was changed.
 
     `others` are the versions of the settings that have another script. A step in which a role has changed, and all
-    before it, are ended by the script that they were begun with; what later ones have recorded is set aside. Not with a
-    `lag`: what such steps were prepared from is gone.
+    before it, are ended by the script that they were begun with; what later ones have recorded is set aside, what was
+    prepared of them ahead, too. That is prepared anew from parameters no older than the checkpoint's.
     """
     versions = [version for version in _asked_under(diverged.turn.recorded) if version in others]
     if not versions:
         return diverged
-    if lag:
-        why = f" As its steps are prepared ahead (lag {lag}), it can only be changed so that it asks for the same."
-        return ScriptDiverged(diverged.turn, diverged.how, why)
     closing = max((*recovery.closed, *(line.step for line in recovery.replay)), default=0)
     free = max(closing + 1, diverged.step)
     aside = (SetAside(free),) if any(opened.step >= free for opened in recovery.opened) else ()

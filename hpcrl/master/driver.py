@@ -105,11 +105,6 @@ class Driver(ABC):
     def _supports_cut(self, step: int) -> bool:
         """Whether nobody who is still to read reads older parameters than a step's last."""
 
-    @property
-    def lag(self) -> int:
-        """How many steps before its own a step is prepared by a script."""
-        return 0
-
     def _earlier(self, step: int) -> tuple[Turn, ...]:
         """How turns of a script before this step ended that its checkpoint keeps."""
         return ()

@@ -232,10 +232,6 @@ class ScriptDriver(Driver):
     def _may_change(self, task: Task) -> bool:
         return self._ahead.may_change(task, self._ends and not self._left)
 
-    @property
-    def lag(self) -> int:
-        return self._ahead.lag
-
     def _earlier(self, step: int) -> tuple[Turn, ...]:
         return self._ahead.before(step)
 

@@ -160,15 +160,29 @@ def a_turn(step: int, *versions: int) -> OpenTurn:
     return OpenTurn(StepLines(opened), StepLines(opened, called=tuple(asks)))
 
 
-def test_steps_that_are_prepared_ahead_are_not_set_aside() -> None:
+def test_who_ends_what_follows_from_what_is_recorded() -> None:
     turn = a_turn(2, 0, 1)
     diverged = ScriptDiverged(turn, "x.py:3 asks for another")
     assert turn.recorded is not None
     recovery = RecoveryPlan(opened=(turn.recorded,))
-    found = by_a_change(diverged, recovery, {0}, lag=1)
-    assert isinstance(found, ScriptDiverged) and "(lag 1), it can only be changed so that it asks" in str(found)
-    found = by_a_change(diverged, recovery, {0}, lag=0)
+    found = by_a_change(diverged, recovery, {0})
     assert isinstance(found, ScriptChanged) and found.aside == (SetAside(2),) and found.under is None
-    assert by_a_change(diverged, recovery, {3}, lag=0) is diverged
-    closed = by_a_change(diverged, replace(recovery, closed=frozenset({1, 2})), {0, 1}, lag=0)
+    assert by_a_change(diverged, recovery, {3}) is diverged
+    closed = by_a_change(diverged, replace(recovery, closed=frozenset({1, 2})), {0, 1})
     assert isinstance(closed, ScriptChanged) and closed.aside == () and closed.under == 1
+
+
+@pytest.mark.parametrize("ask", [15, 30])
+def test_a_script_that_prepares_ahead_is_changed(tmp_path: Path, ask: int) -> None:
+    experiment = experiment_of(written(tmp_path / "script.py", NEVER, lag=1))
+    run = make(tmp_path / "run", experiment)
+    struck_at(run, tmp_path, ask)
+    trained = max((line.step for line in lines(run, Trained)), default=0)
+    written(tmp_path / "script.py", 0, lag=1)
+    change(run, experiment)
+
+    assert finish(run) == [0], outputs(run)
+    assert [row["script/new"] for row in remains(run).metrics] == [step > trained for step in STEPS]
+    assert [line.step for line in lines(run, SetAside)] == [trained + 1]
+    called = [line for line in lines(run, Called) if line.call == "actor_gen"]
+    assert all(line.version in (max(line.step - 2, 0), trained) for line in called if line.step > trained), called

@@ -19,14 +19,19 @@ def noted(key, step):
     return step
 
 
+def rollout(run, e, step):
+    actor, reward = run.groups("actor", "reward")
+    batch = step.batch()
+    batch = batch.union(actor.generate(batch))
+    return batch.union(reward.inference(batch))
+
+
 def loop(run, e):
-    actor, critic, reward = run.groups("actor", "critic", "reward")
+    actor, critic = run.groups("actor", "critic")
     run.state.setdefault("by", 0.25)
-    for step in run.steps():
+    for step in run.steps(prepare=rollout, lag=LAG):
         is_new = step.number >= SINCE
-        batch = step.batch()
-        batch = batch.union(actor.generate(batch))
-        batch = batch.union(reward.inference(batch), critic.inference(batch))
+        batch = step.prepared.union(critic.inference(step.prepared))
         batch = batch.union(run.compute(toy_script.shifted, batch, run.state["by"] * (2 if is_new else 1)))
         run.once(noted, step.number)
         if is_new:
@@ -46,7 +51,7 @@ ALGORITHM = replace(toy_script.ALGORITHM, recipe=recipe, script=loop, made={**to
 """
 
 
-def written(path: Path, since: int) -> str:
+def written(path: Path, since: int, lag: int = 0) -> str:
     """The algorithm of a script that is the second version from a step on; 1000: it is the first alone."""
-    path.write_text(TEXT.replace("SINCE", str(since)))
+    path.write_text(TEXT.replace("SINCE", str(since)).replace("LAG", str(lag)))
     return f"{path}:ALGORITHM"
