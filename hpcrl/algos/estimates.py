@@ -14,7 +14,7 @@ from hpcrl.algos.functional.advantages import masked_advantages, whiten
 from hpcrl.algos.functional.groups import Groups
 from hpcrl.algos.functional.kl import token_kl
 from hpcrl.algos.functional.rewards import overlong_penalty, scaled, token_rewards
-from hpcrl.algos.functional.sequences import sequence_means, sequence_sums
+from hpcrl.algos.functional.sequences import last_labels, sequence_means, sequence_sums
 from hpcrl.algos.functional.totals import Total
 from hpcrl.data.samples import SequenceSample
 from hpcrl.engines.engine import Sequences
@@ -105,10 +105,10 @@ def estimate(work: Work, experiment: PolicyExperiment, kl_coef: float, total: To
     mask_N, counting_N = (torch.from_numpy(flags) for flags in (sequences.mask, sequences.counting))
     scores_B = torch.where(counted_B, scores_B, 0.0)
     shaped_B = shaped(experiment, scores_B, finished_B, labels_B)
-    rewards_N = _placed(batch, shaped_B, policy.reward_scale, cu_labels)
+    last_B = last_labels(mask_N, cu_labels)
+    rewards_N = _placed(batch, shaped_B, policy.reward_scale, mask_N, cu_labels, last_B)
     if policy.cut == "bootstrap":
-        ends = cu_labels[1:] - 1
-        rewards_N[ends] += policy.discount * torch.where(finished_B, 0.0, double(batch, "values_after"))
+        rewards_N[last_B] += policy.discount * torch.where(finished_B, 0.0, double(batch, "values_after"))
     kl_B = torch.zeros_like(scores_B)
     if policy.kl.used:
         before = "old_logprobs" if "old_logprobs" in batch.keys else "logprobs"
@@ -137,7 +137,10 @@ def shaped(
 
 
 def responses(batch: SequenceSample, counted: np.ndarray | None = None) -> Sequences:
-    return Sequences.from_rows(batch.rows("prompts"), batch.rows("responses"), counted=counted)
+    """Only the model's own tokens have labels that count, where the batch says which are (`response_mask`): what a tool
+    wrote is read, and not learnt."""
+    mask = batch.rows("response_mask") if "response_mask" in batch.keys else None
+    return Sequences.from_rows(batch.rows("prompts"), batch.rows("responses"), counted=counted, mask=mask)
 
 
 def per_token(ids: Sequence[str], key: str, packed_N: np.ndarray, labels: np.ndarray) -> SequenceSample:
@@ -159,16 +162,24 @@ def double(batch: SequenceSample, key: str) -> torch.Tensor:
     return torch.from_numpy(batch.data[key].astype(np.float64))
 
 
-def _placed(batch: SequenceSample, shaped_B: torch.Tensor, scale: float, cu_labels: torch.Tensor) -> torch.Tensor:
-    """Rewards where their scores are placed, the rest at the last token."""
+def _placed(
+    batch: SequenceSample,
+    shaped_B: torch.Tensor,
+    scale: float,
+    mask_N: torch.Tensor,
+    cu_labels: torch.Tensor,
+    last_B: torch.Tensor,
+) -> torch.Tensor:
+    """Rewards where their scores are placed, on tokens of the model's; the rest at its last one."""
     scores_N = torch.zeros(int(cu_labels[-1]), dtype=torch.float64)
     placed_B = torch.zeros_like(shaped_B)
     if "token_rewards" in batch.keys:
         lengths = torch.tensor(batch.length("token_rewards"))
         there_N = (lengths > 0).repeat_interleave(cu_labels.diff())
         scores_N[there_N] = double(batch, "token_rewards").nan_to_num()
+        scores_N *= mask_N
         placed_B = sequence_sums(scores_N, cu_labels)
-    return token_rewards(scores_N, placed_B, scale, shaped_B, cu_labels)
+    return token_rewards(scores_N, placed_B, scale, shaped_B, last_B)
 
 
 def _groups(work: Work, counted_B: torch.Tensor, total: Total) -> Groups:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.estimates import Rollout, estimate, per_token, shown
+from hpcrl.algos.estimates import Rollout, estimate, per_token, responses, shown
 from hpcrl.algos.functional.advantages import masked_advantages
 from hpcrl.algos.functional.losses import counted, value_loss
 from hpcrl.algos.functional.normaliser import Normaliser
@@ -84,7 +84,8 @@ class Critic:
         values_N = self._normaliser.denormalise(torch.from_numpy(self.engine.forward(sequences))).numpy()
         ends = np.cumsum(sequences.labels) - 1
         before_N = np.delete(values_N, ends) if after else values_N
-        stats = {"value": (float(before_N.sum(dtype=np.float64)), float(len(before_N)))}
+        own_N = before_N[responses(work.batch).mask]
+        stats = {"value": (float(own_N.sum(dtype=np.float64)), float(len(own_N)))}
         made = per_token(work.batch.ids, "values", before_N, sequences.labels - after)
         if after:
             made = made.merge(per_token(work.batch.ids, "values_after", values_N[ends], np.ones(len(ends), np.int64)))

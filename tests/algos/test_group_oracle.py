@@ -233,6 +233,60 @@ PARTS = ((BATCH.ids[1::2], BATCH.ids[::2]), (BATCH.ids[:3], BATCH.ids[3:]), ((),
 """The samples of a group are on both ranks."""
 
 
+def with_tools(batch, seed):
+    """The same rollout, with texts of a tool between the model's tokens, and any numbers there."""
+    draw = np.random.default_rng(seed)
+    rows = {key: batch.rows(key) for key in batch.keys}
+    masks = []
+    for length in batch.length("responses"):
+        own = np.ones(length, np.bool_)
+        masks.append(np.insert(own, draw.integers(0, length + 1, draw.integers(0, 4)), False))
+    for key in ("responses", "logprobs", "old_logprobs", "ref_logprobs", "values", "token_rewards"):
+        if key in rows:
+            rows[key] = [widened(row, mask, draw) for row, mask in zip(rows[key], masks, strict=True)]
+    return SequenceSample.from_rows(batch.ids, {**rows, "response_mask": masks})
+
+
+def widened(row, mask, draw):
+    if not len(row):
+        return row
+    made = draw.integers(1, 9, len(mask)).astype(row.dtype)
+    made[mask] = row
+    return made
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_tool_wrote_is_as_if_it_were_not_there(seed):
+    pick = random.Random(seed)
+    name = pick.choice(sorted(MODULES))
+    section, batch = drawn_section(pick, name) | {"overlong_buffer": None}, drawn_batch(pick, seed)
+    wide = with_tools(batch, seed)
+    mask = np.concatenate(wide.rows("response_mask"))
+    expected = found(batch, batch, name, section)
+    torch.testing.assert_close(found(wide, wide, name, section)[torch.from_numpy(mask)], expected, **TOLERANCE)
+
+
+def test_all_tokens_count_for_what_is_overlong():
+    section = {"overlong_buffer": 9, "overlong_penalty": 0.5}
+    wide = with_tools(BATCH, 1)
+    counted = [not math.isnan(row[0]) for row in wide.rows("rewards")]
+    made = estimate(Work(1, "actor_train", 0, wide, (wide.ids,)), policy_experiment("remax", **section), 0.0, alone)
+    lost = [min(max((n - (LONGEST - 9)) / 9, 0.0), 1.0) * 0.5 for n in wide.length("responses")]
+    kept = [
+        row[0] - less if counts else 0.0 for row, less, counts in zip(wide.rows("rewards"), lost, counted, strict=True)
+    ]
+    np.testing.assert_allclose(made.sums_B.numpy(), kept, rtol=1e-6)
+
+
+def test_a_response_without_a_token_of_the_model_teaches_nothing():
+    batch = SequenceSample.from_rows(BATCH.ids, {key: BATCH.rows(key) for key in BATCH.keys} | {
+        "response_mask": [np.full(n, i > 0) for i, n in enumerate(BATCH.length("responses"))]
+    })  # fmt: skip
+    made = estimate(Work(1, "actor_train", 0, batch, (batch.ids,)), policy_experiment("grpo"), 0.0, alone)
+    first = slice(0, BATCH.length("responses")[0])
+    assert not made.sequences.counting[first].any() and not made.rewards_N[first].any()
+
+
 def on_ranks(context, cases, parts):
     batch = BATCH.select(parts[context.rank])
     return [found(batch, BATCH, name, section, everyone(context).total) for name, section in cases]

@@ -18,12 +18,12 @@ def overlong_penalty(lengths_B: torch.Tensor, longest: int, buffer: int, penalty
 
 
 def token_rewards(
-    scores_N: torch.Tensor, scores_B: torch.Tensor, scale: float, shaped_B: torch.Tensor, cu_labels: torch.Tensor
+    scores_N: torch.Tensor, scores_B: torch.Tensor, scale: float, shaped_B: torch.Tensor, last_B: torch.Tensor
 ) -> torch.Tensor:
-    """The rewards of tokens whose sums are `shaped_B`: each token's own score, scaled; the rest is the last token's.
+    """The rewards of tokens whose sums are `shaped_B`: each token's own score, scaled; the rest is that of the last.
 
-    `scores_B` are the sums of the tokens' scores; a response has a token at least.
+    `scores_B` are the sums of the tokens' scores; `last_B` is where each response's last token is that is the model's.
     """
     rewards_N = scores_N * scale
-    rewards_N[cu_labels[1:] - 1] += shaped_B - scores_B * scale
+    rewards_N[last_B] += shaped_B - scores_B * scale
     return rewards_N

@@ -3,6 +3,7 @@
 Shape legend: P labels of B sequences; `cu_labels` [B + 1] are the sequences' bounds.
 """
 
+import numpy as np
 import torch
 
 
@@ -14,6 +15,16 @@ def sequence_sums(numbers_P: torch.Tensor, cu_labels: torch.Tensor) -> torch.Ten
     lengths = cu_labels.diff()
     owners = torch.arange(len(lengths), device=cu_labels.device).repeat_interleave(lengths)
     return numbers_P.new_zeros(len(lengths)).index_add(0, owners, numbers_P)
+
+
+def last_labels(mask_P: torch.Tensor, cu_labels: torch.Tensor) -> torch.Tensor:
+    """Where each sequence's last label of the mask is, [B]; the last of all, where it has none of the mask. A sequence
+    has a label at least."""
+    positions_P = torch.where(mask_P, torch.arange(len(mask_P)), -1)
+    ends = cu_labels[1:] - 1
+    found = np.maximum.reduceat(positions_P.numpy(), cu_labels[:-1].numpy()) if len(ends) else ends.numpy()
+    last_B = torch.from_numpy(found)
+    return torch.where(last_B >= cu_labels[:-1], last_B, ends)
 
 
 def sequence_means(numbers_P: torch.Tensor, mask_P: torch.Tensor, cu_labels: torch.Tensor) -> torch.Tensor:
