@@ -260,6 +260,16 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ),
     ("config/validate.py: Set {}.components.{}.", scored("{role: actor}"), scored("{function: exact}")),
     ("config/judge.py: Set {}.", scored("{role: judge}"), ["judge.path=model"]),
+    (
+        "recipes/segments.py: Set {} to null.",
+        [*ASKED, "judge.generation.segment=8"],
+        ["judge.generation.segment=null"],
+    ),
+    (
+        "recipes/segments.py: Set {} to {} or more, or to null.",
+        ["generation.max_new_tokens=70", "generation.segment=1", "data.max_prompt_tokens=20"],
+        ["generation.segment=2"],
+    ),
     ("config/judge.py: Set {}.", [*ASKED, "judge.mark=a"], ["judge.mark=(a)"]),
     (
         "config/judge.py: Set {}; a brace that is meant is written twice.",
@@ -1368,6 +1378,9 @@ ELSEWHERE = {
     ),
     "placement/check_calls.py: Set {}.backend to {}, or leave out {}.python.": (
         "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "recipes/segments.py: Set {} to null, or leave out calls.{}.backend.": (
+        "placement/test_check_servers.py::test_what_a_server_makes_is_made_at_once"
     ),
     "placement/check_servers.py: Leave out {}.backend.": (
         "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"

@@ -43,6 +43,11 @@ class GenerationConfig:
 
     max_new_tokens: Count = 512
     """Longest response; one that reaches it is unfinished."""
+    segment: Count | None = None
+    """Draw responses so many tokens at a time (a few hundred), each time by a call of its own that is recorded, as
+    actor_gen_s01: whoever dies costs its segment, and not the responses. The tokens are those that are drawn at once;
+    log-probabilities differ in their last bits. A segment begins with a prefill of what there is. null: at once. Not
+    for responses that vLLM makes."""
     min_new_tokens: Natural = 0
     """The end-of-text token is not sampled before."""
     temperature: Annotated[Temperature, ChangeClass.FORK] = 1.0
@@ -64,3 +69,12 @@ class GenerationConfig:
     cuda_graphs: Annotated[Literal["auto", "off"], ChangeClass.PLACEMENT] = "auto"
     """Where hpcrl generates on GPUs: record what a GPU does for a token of each sequence, and replay it (auto), or
     launch each kernel anew (off). Tensor ranks always launch them anew."""
+
+    @property
+    def segments(self) -> int:
+        """In how many calls a response is drawn."""
+        return 1 if self.segment is None else -(-self.max_new_tokens // self.segment)
+
+    def until(self, number: int) -> int:
+        """How many tokens a response has at most when so many segments are drawn."""
+        return self.max_new_tokens if self.segment is None else min(self.max_new_tokens, number * self.segment)

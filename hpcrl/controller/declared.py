@@ -1,6 +1,6 @@
 """Which call of the recipe a script means by a group and a method. Pure description; asks for nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcrl.controller.data_proto import in_script
@@ -33,11 +33,20 @@ class DeclaredCalls:
     """Role → what its model ends with."""
     registered: Mapping[str, Registered] = field(default_factory=dict)
     """Call → its method, of those that are registered."""
+    segments: Sequence[MFC] = ()
+    """Calls that are made before one of them, which draws what they leave of its responses."""
 
     @classmethod
     def of(cls, algorithm: Algorithm, calls: Sequence[MFC]) -> "DeclaredCalls":
+        """Of a plan."""
         heads = {role: kind.head for role, kind in algorithm.roles.items()}
-        return cls(calls, heads, registered_of(algorithm, calls))
+        segments = [call for call in calls if call.segment is not None and not call.segment.last]
+        declared = [call for call in calls if call not in segments]
+        return cls(declared, heads, registered_of(algorithm, declared), segments)
+
+    def segments_before(self, call: MFC) -> Iterator[MFC]:
+        """The calls that draw the first segments of what it draws, in their order."""
+        return (each for each in self.segments if each.segment is not None and each.segment.of == call.name)
 
     @property
     def roles(self) -> tuple[str, ...]:

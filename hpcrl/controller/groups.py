@@ -60,6 +60,9 @@ class Calls:
             raise misuse(f"{doing} takes a batch, and nothing else; it got {len(rest)} more.", "Leave them out.")
         if batch is None and call.inputs:
             raise misuse(f"{doing} needs a batch.", f"Give it one that has {listed(call.inputs)}.")
+        if batch is not None:
+            for each in self.declared.segments_before(call):
+                batch = batch.union(self._ask(each, batch, doing, blocking=False))
         return self._ask(call, batch, doing, blocking)
 
     def _registered(

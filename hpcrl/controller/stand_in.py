@@ -75,7 +75,7 @@ class StandIn:
         self._algorithm = algorithm
         self._experiment = experiment
         self._computations = computations
-        self._calls = {call.name: call for call in algorithm.calls(experiment)}
+        self._calls = {call.name: call for call in algorithm.executed(experiment)}
         self._reported = algorithm.reported(experiment)
         self._forms = algorithm.forms(experiment)
         self._last = last

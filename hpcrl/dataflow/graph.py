@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from hpcrl.dataflow.segment import Segment
 from hpcrl.errors import ConfigurationError, Problem
 
 Kind = Literal["generate", "inference", "train_step", "evaluate", "blend"]
@@ -35,12 +36,13 @@ class Dispatched(msgspec.Struct, frozen=True):
     """Who makes a call: each data-parallel part with its samples, each worker by itself, or the first part's head.
 
     A call of `values` has no samples: it gives a value, as JSON, for each of those who make it. One `without_stages` is
-    made where its role has no pipeline stages.
+    made where its role has no pipeline stages. One that draws responses may draw a `segment` of them.
     """
 
     goes_to: GoesTo = "parts"
     values: bool = False
     without_stages: bool = False
+    segment: Segment | None = None
 
 
 class MFC(msgspec.Struct, frozen=True):
@@ -77,6 +79,11 @@ class MFC(msgspec.Struct, frozen=True):
     shown: tuple[str, ...] = ()
     blends: str = ""
     dispatch: Dispatched = Dispatched()
+
+    @property
+    def segment(self) -> Segment | None:
+        """What a call that draws responses draws of them; None: all at once."""
+        return self.dispatch.segment
 
     @property
     def changes(self) -> str:

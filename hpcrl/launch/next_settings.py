@@ -30,6 +30,7 @@ from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import plan_for
 from hpcrl.placement.spaces import space_problems
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.recipes.segments import segmented
 
 LENGTH = ("control.steps", "control.epochs")
 
@@ -140,7 +141,7 @@ def _other_calls(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[
     recipe = algorithm_of(after).recipe
 
     def made(experiment: ExperimentConfig) -> dict[str, MFC]:
-        return {call.name: call for call in recipe(experiment)}
+        return {call.name: call for call in segmented(recipe(experiment), experiment)}
 
     old, new = made(before), made(after)
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.fields import sections_of
-from hpcrl.config.judge import slots_of
+from hpcrl.config.judge import drawing_of, slots_of
 from hpcrl.config.model import ModelConfig, TrainedModelConfig, lora_of, shared_with
 from hpcrl.dataflow.graph import MFC
 from hpcrl.families.adapters import with_adapters
@@ -45,8 +45,9 @@ from hpcrl.placement.plan import ModelName, ReplicaPlan
 from hpcrl.placement.rates import Links, Pass, Rates
 from hpcrl.placement.shards import Cut
 from hpcrl.placement.worker_memory import taken
-from hpcrl.placement.workload import MicroBatches, Workload
+from hpcrl.placement.workload import WHOLE, MicroBatches, Span, Workload
 from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.segments import segments_of
 
 T = TypeVar("T")
 
@@ -85,8 +86,10 @@ class CostModel:
         config = self._configs.get(call.role)
         if config is None or call.method or not self._is_known(call.role):
             return self.known.get(call.name, 0)
+        if len(segments := segments_of(call, self.experiment)) > 1:
+            return sum(self.call_nanoseconds(each, place, tokens) for each in segments)
         at = self._arranged(place)
-        key = (call.role, call.kind, at, tokens)
+        key = (call.role, call.kind, call.segment and call.segment.number, at, tokens)
         found = self._once(key, lambda: self._reckoned(call, config, at, tokens or config.micro_batch_tokens))
         return round(found * self.rates.ran.scales.get(call.name, 1.0))
 
@@ -198,7 +201,7 @@ class CostModel:
             case "train_step":
                 found = self._training(call.role, costs, config, at, tokens)
             case "generate":
-                found = self._generating(call.role, costs, config, at, tokens)
+                found = self._generating(call, costs, config, at, tokens)
             case "blend":
                 found = self._blending(call.role, config, at)
             case _:
@@ -221,11 +224,11 @@ class CostModel:
         slowest, count = max(self._lasting(costs, parts, at, trains=False)), max(map(len, parts))
         return slowest + count * self._between_passes(role, config, at, passes=1)
 
-    def _generating(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
-        pp, link = at.layout.pp, self._line(at).send
+    def _generating(self, call: MFC, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
+        pp, link, role = at.layout.pp, self._line(at).send, call.role
         found = [0.0]
-        parts = self.workload.heaviest(at.layout.dp)
-        of_parts = self.workload.generated(at.layout.dp, pp, slots_of(self.experiment, role), tokens)
+        parts, slots = self.workload.heaviest(at.layout.dp), slots_of(self.experiment, role)
+        of_parts = self.workload.generated(at.layout.dp, pp, slots, tokens, span_of(call, self.experiment))
         for rows, part in zip(parts, of_parts, strict=True):
             visits = part if pp == 1 else part.one_by_one()
             each = costs.visits(visits) * visits.times_V
@@ -318,6 +321,15 @@ class CostModel:
     def _stage(self, call: MFC, memory: Memory) -> Stage:
         beside = memory.offloaded if self.experiment.cluster.device != "cuda" else 0.0
         return Stage(ceil(memory.lasting + beside), ceil(taken(call.kind, memory)))
+
+
+def span_of(call: MFC, experiment: Any) -> Span:
+    """What a call draws of responses."""
+    drawing = drawing_of(experiment, call.role)
+    if call.segment is None or drawing is None:
+        return WHOLE
+    number, until = call.segment.number, drawing.generation.until
+    return Span(until(number - 1), WHOLE.end if call.segment.last else until(number))
 
 
 def _shards(backend: str, layout: Layout) -> bool:

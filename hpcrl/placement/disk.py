@@ -18,6 +18,7 @@ from hpcrl.families.reader import parameter_count
 from hpcrl.placement.memory import BYTES, head_model, state_size
 from hpcrl.placement.sizes import size_in_words
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
+from hpcrl.recipes.segments import segments_of
 
 READABLE = 8
 """Bytes that a token of an archive has besides: its characters, and where they end."""
@@ -127,13 +128,14 @@ def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any], rows: int) -
         return 0
     choice = algorithm.choice(experiment)
     rounds = 1 if choice is None else choice.max_rounds
-    token = _token_bytes(experiment, algorithm, "train")
+    token = _token_bytes(experiment, algorithm, "train", twice=True)
     return rounds * _samples(algorithm.batch(experiment), rows) * generation.max_new_tokens * token
 
 
-def _token_bytes(experiment: ExperimentConfig, algorithm: Algorithm[Any], data_set: str) -> int:
-    """Of all that is made for a token that is generated."""
-    calls = (call for call in algorithm.calls(experiment) if call.dataset == data_set)
+def _token_bytes(experiment: ExperimentConfig, algorithm: Algorithm[Any], data_set: str, twice: bool = False) -> int:
+    """Of all that is made for a token that is generated; `twice` of what is drawn in segments, and then made whole."""
+    calls = [call for call in algorithm.calls(experiment) if call.dataset == data_set]
+    calls += [call for call in calls if twice and len(segments_of(call, experiment)) > 1]
     keys = [key for call in calls for key in (*call.outputs, *call.shown)]
     forms = algorithm.forms(experiment)
     return sum(forms[key].number_bytes * prod(forms[key].trailing) for key in keys)

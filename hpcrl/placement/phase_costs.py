@@ -12,7 +12,7 @@ import msgspec
 from hpcrl.config.judge import slots_of
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.dataflow.graph import MFC
-from hpcrl.placement.costs import CostModel
+from hpcrl.placement.costs import CostModel, span_of
 from hpcrl.placement.exchanges import Party, party
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.memory import parameters_held
@@ -62,7 +62,7 @@ def spent(costs: CostModel, call: MFC, place: Placed, tokens: int, stage: int) -
     ]
     tokens, dp = tokens or config.micro_batch_tokens, place.layout.dp
     if call.kind == "generate":
-        return _generated(costs, call.role, both, dp, tokens, stage)
+        return _generated(costs, call, both, dp, tokens, stage)
     work = costs.workload
     if call.kind != "train_step":
         return {"forward": _slowest(both, "forward", [work.predicted(dp, tokens)], stage)}
@@ -101,11 +101,12 @@ def _slowest(both: Sequence[ModelCosts], of: Pass, minibatches: Iterable[Sequenc
 
 
 def _generated(
-    costs: CostModel, role: str, both: Sequence[ModelCosts], dp: int, tokens: int, stage: int
+    costs: CostModel, call: MFC, both: Sequence[ModelCosts], dp: int, tokens: int, stage: int
 ) -> dict[Pass, Spent]:
     """Of the part that decodes longest."""
     found: list[dict[Pass, Spent]] = []
-    for visits in costs.workload.generated(dp, both[0].place.pp, slots_of(costs.experiment, role), tokens):
+    slots, span = slots_of(costs.experiment, call.role), span_of(call, costs.experiment)
+    for visits in costs.workload.generated(dp, both[0].place.pp, slots, tokens, span):
         whole, free = (each.visits(visits)[stage] * visits.times_V for each in both)
         begins = visits.tokens_V > 0
         read = int(visits.tokens_V.sum() + (visits.rows_V * visits.times_V).sum())

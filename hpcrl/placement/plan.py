@@ -258,9 +258,9 @@ def make_plan(
     """The recipe's roles and calls where the candidate has them, on so many nodes; `seats` are their numbers, where
     they are not the first. Both are valid; nothing is read or made."""
     algorithm = algorithm_of(experiment)
-    calls = algorithm.calls(experiment)
+    calls = algorithm.executed(experiment)
     at, replicas = _replicas(experiment, candidate, calls)
-    spots = {call.name: candidate.at(call.name, call.role) for call in calls}
+    spots = {call.name: candidate.at(placed_as(call), call.role) for call in calls}
     return Plan(
         algorithm=experiment.algorithm,
         calls=calls,
@@ -272,6 +272,11 @@ def make_plan(
         workers=_workers(experiment, range(nodes) if seats is None else seats),
         experiment=to_dict(experiment),
     )
+
+
+def placed_as(call: MFC) -> str:
+    """The call of the recipe that says where a call is made: all segments of one are made where it is."""
+    return call.name if call.segment is None else call.segment.of
 
 
 def plan_for(experiment: ExperimentConfig, nodes: int | None = None) -> Plan:
@@ -322,7 +327,7 @@ def _replicas(
     at: dict[str, ModelName] = {}
     for call in calls:
         of_role = places.setdefault(call.role, [candidate.homes[call.role].place])
-        spot = candidate.at(call.name, call.role)
+        spot = candidate.at(placed_as(call), call.role)
         if spot.place not in of_role:
             of_role.append(spot.place)
         at[call.name] = ModelName(call.role, of_role.index(spot.place))

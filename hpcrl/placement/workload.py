@@ -7,7 +7,7 @@ Shapes: M micro-batches; X texts that go through a model.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,16 @@ T = TypeVar("T")
 
 SLOWEST = 4
 """Of many parts, so many of the heaviest, and of those with the longest responses, are reckoned."""
+
+
+class Span(NamedTuple):
+    """The tokens of each response that a call draws, as far as it has them."""
+
+    first: int
+    end: int
+
+
+WHOLE = Span(0, 2**62)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +137,15 @@ class Workload:
             ),
         )
 
-    def generated(self, dp: int, stages: int, slots: int, prefill_tokens: int) -> tuple[Visits, ...]:
-        """Of the heaviest parts of a generation."""
+    def generated(
+        self, dp: int, stages: int, slots: int, prefill_tokens: int, span: Span = WHOLE
+    ) -> tuple[Visits, ...]:
+        """Of the heaviest parts of a generation, of what it draws of each response."""
         return self._once(
-            ("generated", dp, stages, slots, prefill_tokens),
-            lambda: tuple(visits_of(self._waiting(part), slots, prefill_tokens, stages) for part in self.heaviest(dp)),
+            ("generated", dp, stages, slots, prefill_tokens, span),
+            lambda: tuple(
+                visits_of(self._waiting(part, span), slots, prefill_tokens, stages) for part in self.heaviest(dp)
+            ),
         )
 
     def _slowest(self, parts: tuple[Positions, ...]) -> tuple[Positions, ...]:
@@ -172,10 +186,13 @@ class Workload:
         shared = first[np.searchsorted(row, texts // (self.texts * self.per_row))]
         return np.where(self.prompts[texts] >= LEAST_SHARED, shared, np.arange(len(texts)))
 
-    def _waiting(self, part: Positions) -> Prompts:
+    def _waiting(self, part: Positions, span: Span = WHOLE) -> Prompts:
+        """Responses that are begun are read with their prompts, and no two of them are alike."""
         texts = self._of(part)
-        row = (texts // (self.texts * self.per_row)).tolist()
-        return Prompts(self.prompts[texts].tolist(), row, self.responses[texts].tolist())
+        texts = texts[self.responses[texts] > span.first]
+        row = texts if span.first else texts // (self.texts * self.per_row)
+        drawn = np.minimum(self.responses[texts], span.end) - span.first
+        return Prompts((self.prompts[texts] + span.first).tolist(), row.tolist(), drawn.tolist())
 
     def _micro_batches(self, part: Positions, tokens: int, shared: bool) -> MicroBatches:
         texts = self._of(part)

@@ -25,6 +25,7 @@ from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import HeadKind
 from hpcrl.plugins import Room, find, names
 from hpcrl.recipes.registered import registered_calls, registered_forms
+from hpcrl.recipes.segments import segmented
 
 E = TypeVar("E", bound=ExperimentConfig)
 
@@ -119,6 +120,10 @@ class Algorithm(Generic[E]):
         every = self.evaluates(experiment)
         return tuple(call for call in self.declared(experiment) if every or call.dataset == "train")
 
+    def executed(self, experiment: E) -> tuple[MFC, ...]:
+        """The same as they are in a plan: a call that draws responses by segments is several."""
+        return segmented(self.calls(experiment), experiment)
+
     def declared(self, experiment: E) -> tuple[MFC, ...]:
         """The recipe's calls, and the registered methods of the roles that it calls, or that have no other calls."""
         recipe = self.recipe(experiment)
@@ -170,7 +175,11 @@ class Algorithm(Generic[E]):
         for role, kind in self.roles.items():
             own |= registered_forms(role, kind.methods)
         every = own | {EVAL_PREFIX + key: form for key, form in own.items()}
-        makers = {key: call.role for call in self.declared(experiment) for key in (*call.outputs, *call.shown)}
+        calls = segmented(self.declared(experiment), experiment)
+        for call in calls:
+            if call.segment is not None and not call.segment.last:
+                every |= {key: every[key.rpartition("_")[0]] for key in call.outputs}
+        makers = {key: call.role for call in calls for key in (*call.outputs, *call.shown)}
         exact = {key for key, role in makers.items() if getattr(getattr(experiment, role, None), "dtype", "") == "fp64"}
         return {key: form.exact if key in exact else form for key, form in every.items()}
 

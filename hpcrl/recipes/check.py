@@ -14,6 +14,7 @@ from hpcrl.dataflow.graph import lags_beyond_choice
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import ROUTER_STATISTICS
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
+from hpcrl.recipes.segments import segment_problems
 
 
 def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -21,7 +22,12 @@ def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     is known what a step is."""
     found = [*declaration_problems(experiment)] or [*batch_problems(experiment)]
     own = algorithm_of(experiment).check(experiment)
-    yield from found or [*own, *choice_problems(experiment), *script_problems(experiment)]
+    yield from found or [
+        *own,
+        *choice_problems(experiment),
+        *script_problems(experiment),
+        *segment_problems(experiment, algorithm_of(experiment).declared(experiment)),
+    ]
 
 
 def declaration_problems(experiment: ExperimentConfig) -> Iterator[Problem]:

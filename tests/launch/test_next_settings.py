@@ -153,6 +153,8 @@ def test_numbers_that_would_make_other_calls_are_refused(tmp_path: Path) -> None
     said = refusal(create_run(tmp_path / "short", short), served, "actor.micro_batch_tokens=512")
     assert "with calls as given the steps of the run would have other calls" in said
     assert next_settings(run, ["ppo.kl.coef=0.5", "ppo.clip_low=0.1"]).after.ppo.kl.coef == 0.5
+    said = refusal(run, "generation.segment=4")
+    assert "with generation.segment as given the steps of the run would have other calls (actor_gen, eval" in said
 
 
 def test_rates_that_follow_the_length_of_the_run_are_told_of(tmp_path: Path) -> None:

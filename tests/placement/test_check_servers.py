@@ -15,6 +15,7 @@ from hpcrl.placement.memory import estimate_models
 from hpcrl.placement.movements import Movements
 from hpcrl.placement.plan import ModelName, plan_for
 from hpcrl.placement.servers import servers_of
+from hpcrl.recipes.check import algorithm_problems
 from hpcrl.recipes.policy import old_logprobs
 from hpcrl.recipes.ppo import PPOExperiment
 
@@ -46,6 +47,16 @@ def problems(experiment: Any) -> list[str]:
 def test_what_can_be_served_is_not_refused(asked: Callable[..., PPOExperiment]) -> None:
     for entry in ({}, {"layout": "d2"}, {"layout": "t2"}, {"mesh": 1}, {"between": "keep"}):
         assert problems(asked(**entry)) == []
+
+
+def test_what_a_server_makes_is_made_at_once(asked: Callable[..., PPOExperiment]) -> None:
+    experiment = asked()
+    cut = replace(experiment, generation=replace(experiment.generation, segment=2))
+    assert [str(problem) for problem in algorithm_problems(cut)] == [
+        "generation.segment cuts the responses of actor_gen, which a server makes: it makes whole ones. "
+        "Set generation.segment to null, or leave out calls.actor_gen.backend."
+    ]
+    assert list(algorithm_problems(replace(cut, calls={}))) == []
 
 
 def test_an_interpreter_without_vllm_is_refused(

@@ -12,7 +12,7 @@ from support.experiments import load_config, ppo_values, write_config, write_inp
 
 from hpcrl.families.config import DecoderConfig
 from hpcrl.ops.search_problem import Stage
-from hpcrl.placement.costs import CostModel, read_costs
+from hpcrl.placement.costs import CostModel, read_costs, span_of
 from hpcrl.placement.data_sheets import CPU_CORE, rates_of_gpu
 from hpcrl.placement.exchanges import Party, gathered, party, scattered
 from hpcrl.placement.layouts import Layout
@@ -123,6 +123,21 @@ def test_a_generation_is_the_sum_of_its_measured_visits_by_hand(experiment: Any)
         expected += blocks * (1000 + block) + 1000 + tokens + 1000 + 50 * rows
     found = costs.call_nanoseconds(calls(few)["actor_gen"], placed(Layout()))
     assert part.rounds > 20 and isclose(found, expected + 77, abs_tol=1)
+
+
+def test_segments_cost_what_a_generation_at_once_does_and_their_prefills(experiment: Any) -> None:
+    cut = replace(experiment, generation=replace(experiment.generation, slots=64, segment=4))
+    whole, costs = model_of(replace(cut, generation=replace(cut.generation, segment=None))), model_of(cut)
+    call, place = calls(cut)["actor_gen"], placed(Layout())
+    segments = [each for each in plan_for(cut).calls if each.segment is not None and each.segment.of == "actor_gen"]
+    assert len(segments) == cut.generation.segments > 3
+    drawn = [costs.workload.generated(1, 1, 64, 10**6, span_of(each, cut))[0] for each in segments]
+    at_once = costs.workload.generated(1, 1, 64, 10**6)[0]
+    assert sum(int((it.rows_V * it.times_V).sum()) for it in drawn) == int((at_once.rows_V * at_once.times_V).sum())
+    begun = costs.workload.responses[costs.workload.responses > 4]
+    assert drawn[1].tokens_V.sum() == (costs.workload.prompts[costs.workload.responses > 4] + 4).sum() and len(begun)
+    each = [costs.call_nanoseconds(of, place) for of in segments]
+    assert costs.call_nanoseconds(call, place) == sum(each) > whole.call_nanoseconds(call, place)
 
 
 def costs_of_ends(model: DecoderConfig) -> float:

@@ -51,6 +51,13 @@ def test_what_lies_there_at_once_is_counted(load, overrides, checkpoints, export
     assert disk.most == whole + (spilled or 1) * disk.spill + archives > whole + archives > whole
 
 
+def test_what_is_drawn_in_segments_is_spilled_twice(load):
+    at_once, cut = estimate_disk(load()), estimate_disk(load("generation.segment=8"))
+    tokens, samples = 4 + 4 + 1, load().data.batch_size  # a token, its log-probability, whether it is the last
+    assert cut.spill - at_once.spill == samples * load().generation.max_new_tokens * tokens
+    assert cut.archive == at_once.archive
+
+
 def test_spills_of_steps_that_count_tokens_go_by_the_rows_that_a_step_has(tmp_path, monkeypatch):
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)

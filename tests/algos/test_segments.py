@@ -1,0 +1,122 @@
+"""Responses that are drawn a segment at a time, each by a call of its own: those that are drawn at once, and a kill
+costs a segment."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ppo_script
+from support.chaos import Remains, remains, whole_run
+from support.choosing import events_of
+from support.hosts import write_task
+from support.struck_layouts import Blow, check_struck, exported
+from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
+
+from hpcrl.config.filter_groups import FilterGroupsConfig
+from hpcrl.config.generation import EvaluationConfig, GenerationConfig
+from hpcrl.durable.journal import Done
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.policy import section_of
+
+SEGMENT = 3
+CALLS = ("actor_gen_s01", "actor_gen_s02", "actor_gen")
+CASES: dict[str, dict[str, Any]] = {
+    "drawn ahead by another worker": {
+        "algorithm": "ppo", "lag": 1, "actor": {"mesh": "1", "layout": "d1"}, "critic": {"mesh": "1", "layout": "d1"},
+        "calls": {"actor_gen": {"mesh": "0", "layout": "d1"}},
+    },
+    "a greedy baseline, tensor ranks": {"algorithm": "remax", "actor": {"layout": "t2"}},
+    "steps that choose, stages": {"algorithm": "rloo", "actor": {"layout": "p2"}},
+    "sharded": {"algorithm": "reinforce_plus_plus", "actor": {"layout": "d2", "backend": "fsdp"}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    return folder
+
+
+def experiment_of(task: Path, case: str, segment: int | None) -> Any:
+    """Two responses to each prompt, also in an evaluation; in float64."""
+    own = dict(CASES[case])
+    model = {"path": str(task / "model"), "dtype": "fp64"}
+    values = {
+        "algorithm": own["algorithm"],
+        "data": {**vars(tiny_data(task)), "samples_per_prompt": 2},
+        "actor": {**model, "optimizer": {"lr": 3e-3}, **own["actor"]},
+        "reference": model,
+        "reward": {"function": f"{task / 'reward.py'}:ones", "right_at": 0.0},
+        "generation": {"max_new_tokens": 8, "slots": 6, "segment": segment},
+        "calls": own.get("calls", {}),
+        **({"lag": own["lag"]} if "lag" in own else {}),
+        **({"critic": {**model, **own["critic"]}} if "critic" in own else {}),
+    }
+    made = experiment_from(values)
+    name, section = section_of(made)
+    section = replace(section, minibatches=2)
+    if name == "rloo":
+        section = replace(section, filter_groups=FilterGroupsConfig(metric="accuracy", max_rounds=20))
+    evaluation = EvaluationConfig(temperature=0.8, samples_per_prompt=2)
+    generation: GenerationConfig = replace(made.generation, evaluation=evaluation)
+    control = tiny_control(steps=3)
+    return replace(made, control=control, cluster=tiny_cluster(), generation=generation, **{name: section})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int | None], RunDirectory]:
+    """Runs by case and segment, each made when it is first asked for."""
+    return cache(lambda *of: whole_run(tmp_path_factory.mktemp("whole"), experiment_of(task, *of)))
+
+
+def alike(ours: Remains, theirs: Remains) -> None:
+    """But for rounding, and for what segments report."""
+    assert (ours.ids, ours.trained) == (theirs.ids, theirs.trained)
+    for row, expected in zip(ours.metrics, theirs.metrics, strict=True):
+        own = {name: number for name, number in row.items() if not name.endswith("/open")}
+        assert own == pytest.approx(expected, rel=1e-9, abs=1e-11)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_segments_change_no_response(case: str, undisturbed: Callable[[str, int | None], RunDirectory]) -> None:
+    run = undisturbed(case, SEGMENT)
+    alike(remains(run), remains(undisturbed(case, None)))
+    made = {event.call for event in events_of(run) if isinstance(event, Done)}
+    assert made.issuperset(CALLS) and made.issuperset({"eval_gen_s01", "eval_gen_s02", "eval_gen"})
+    opened = [row[f"{call}/open"] for row in remains(run).metrics if row["step"] for call in CALLS]
+    assert opened[::3] == [1.0] * 3 and 0 < min(opened) < 1
+
+
+AHEAD = "drawn ahead by another worker"
+BLOWS = {
+    "in the second segment": Blow("worker-0", "generate.end", 8),
+    "at a segment's line": Blow("master", "journal.after", 12),
+}
+
+
+@pytest.mark.parametrize("name", BLOWS)
+def test_killed_within_a_segment_a_run_ends_with_the_same_bits_and_draws_no_earlier_one_again(
+    name: str, task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
+) -> None:
+    check_struck(tmp_path, experiment_of(task, AHEAD, SEGMENT), BLOWS[name], undisturbed(AHEAD, SEGMENT))
+
+
+def scripted(of: Any) -> Any:
+    return replace(of, algorithm=f"{ppo_script.__file__}:BEHIND")
+
+
+def test_a_script_draws_segments_as_the_graph_does_killed_or_not(
+    task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
+) -> None:
+    graph, script = undisturbed(AHEAD, SEGMENT), scripted(experiment_of(task, AHEAD, SEGMENT))
+    (tmp_path / "whole").mkdir()
+    ours = whole_run(tmp_path / "whole", script)
+    assert remains(ours).parameters == remains(graph).parameters
+    assert remains(ours).metrics == tuple(row for row in remains(graph).metrics if row["step"])
+    assert exported(ours) == exported(graph)
+    check_struck(tmp_path, script, Blow("worker-0", "generate.end", 8), ours)

@@ -1,0 +1,98 @@
+"""The calls that a generation becomes which draws a segment at a time."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.experiments import load_config, values_of, write_config, write_inputs
+
+from hpcrl.config.control import Frequency
+from hpcrl.dataflow.graph import producers
+from hpcrl.dataflow.segment import Segment
+from hpcrl.placement.plan import Plan, plan_for
+from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.check import algorithm_problems
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def cut(algorithm: str, segment: int | None, most: int = 10) -> Any:
+    values = values_of(algorithm)
+    values["data"] |= {"evaluate": "rows.jsonl"}
+    made: Any = load_config(write_config(Path("config.yaml"), values))
+    generation = replace(made.generation, max_new_tokens=most, segment=segment)
+    return replace(made, generation=generation, control=replace(made.control, evaluate=Frequency(steps=2)))
+
+
+def segments(plan: Plan, of: str) -> list[Any]:
+    return [call for call in plan.calls if call.segment is not None and call.segment.of == of]
+
+
+def test_each_segment_reads_what_all_before_it_have_drawn_and_the_last_alone_is_read(folder: Path) -> None:
+    experiment = cut("ppo", 4)
+    plan, recipe = plan_for(experiment), algorithm_of("ppo").graph(experiment)
+    first, second, last = segments(plan, "actor_gen")
+    assert [call.name for call in (first, second, last)] == ["actor_gen_s01", "actor_gen_s02", "actor_gen"]
+    assert (first.inputs, second.inputs) == (
+        ("prompts",),
+        ("prompts", "responses_s01", "logprobs_s01", "finished_s01"),
+    )
+    later = ("responses_s01", "logprobs_s01", "responses_s02", "logprobs_s02", "finished_s02")
+    assert last.inputs == ("prompts", *later) and last.outputs == recipe.calls["actor_gen"].outputs
+    graph = plan.graph()
+    for call in recipe:
+        expected = producers(recipe, call)
+        found = {
+            maker: keys for maker, keys in producers(graph, call).items() if maker not in (first.name, second.name)
+        }
+        assert call in ("actor_gen", "eval_gen") or producers(graph, call) == expected == found
+    assert {plan.at[call.name] for call in (first, second, last)} == {plan.at["actor_gen"]}
+
+
+def test_a_role_sees_keys_as_in_training_wherever_it_draws(folder: Path) -> None:
+    remax = plan_for(cut("remax", 5))
+    first, last = segments(remax, "base_gen")
+    assert first.greedy and first.outputs == ("base_responses_s01", "base_finished_s01")
+    assert first.output_remap == {"responses": "base_responses_s01", "finished": "base_finished_s01"}
+    assert last.input_remap == {"base_responses_s01": "responses_s01", "base_finished_s01": "finished_s01"}
+    held_out = segments(remax, "eval_gen")
+    assert held_out[0].outputs == ("eval_responses_s01", "eval_logprobs_s01", "eval_finished_s01")
+    assert held_out[1].input_remap["eval_logprobs_s01"] == "logprobs_s01"
+    forms = algorithm_of("remax").forms(cut("remax", 5))
+    assert all(forms[key] == forms[key.removesuffix("_s01")] for key in (*first.outputs, *held_out[0].outputs))
+
+
+def test_what_fits_into_one_segment_is_drawn_at_once(folder: Path) -> None:
+    whole = plan_for(cut("grpo", None))
+    assert plan_for(cut("grpo", 10)).calls == plan_for(cut("grpo", 11)).calls == whole.calls
+    assert len(segments(plan_for(cut("grpo", 9)), "actor_gen")) == 2
+
+
+def test_a_scripts_second_call_has_segments_of_its_own_name() -> None:
+    first, last = Segment("actor_gen", 1, False), Segment("actor_gen", 2, True)
+    assert [first.whole(name) for name in ("actor_gen_s01", "actor_gen_s01_2")] == ["actor_gen", "actor_gen_2"]
+    assert [last.whole(name) for name in ("actor_gen", "actor_gen_2")] == ["actor_gen", "actor_gen_2"]
+
+
+def test_too_many_segments_are_refused_and_so_are_those_of_a_judge(folder: Path) -> None:
+    assert list(algorithm_problems(cut("grpo", 4, 256))) == []
+    (problem,) = algorithm_problems(cut("grpo", 4, 257))
+    assert str(problem) == (
+        "generation.segment = 4 cuts generation.max_new_tokens = 257 into 65 segments; 64 are the most. "
+        "Set generation.segment to 5 or more, or to null."
+    )
+    asked = cut("grpo", None)
+    component = replace(asked.reward, function=None, components={"judged": {"role": "judge"}})
+    judge = replace(asked.judge, path="model", generation=replace(asked.judge.generation, segment=8))
+    judged = replace(asked, reward=component, judge=judge)
+    assert not segments(plan_for(judged), "judge_gen")
+    (problem,) = algorithm_problems(judged)
+    assert str(problem) == (
+        "judge.generation.segment = 8, but a judge's answers are drawn at once. Set judge.generation.segment to null."
+    )
