@@ -266,6 +266,11 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["judge.generation.segment=null"],
     ),
     (
+        "recipes/segments.py: Set lag and {}, or set {} to null.",
+        ["generation.refresh=1"],
+        ["lag=1", "generation.segment=8", "generation.max_new_tokens=16"],
+    ),
+    (
         "recipes/segments.py: Set {} to {} or more, or to null.",
         ["generation.max_new_tokens=70", "generation.segment=1", "data.max_prompt_tokens=20"],
         ["generation.segment=2"],

@@ -48,6 +48,9 @@ class GenerationConfig:
     actor_gen_s01: whoever dies costs its segment, and not the responses. The tokens are those that are drawn at once;
     log-probabilities differ in their last bits. A segment begins with a prefill of what there is. null: at once. Not
     for responses that vLLM makes."""
+    refresh: Count | None = None
+    """With a lag, after so many segments the rest of a response comes from an actor one step newer, and so on up to the
+    newest, for which it waits. null: all of a response comes from one."""
     min_new_tokens: Natural = 0
     """The end-of-text token is not sampled before."""
     temperature: Annotated[Temperature, ChangeClass.FORK] = 1.0
@@ -74,6 +77,10 @@ class GenerationConfig:
     def segments(self) -> int:
         """In how many calls a response is drawn."""
         return 1 if self.segment is None else -(-self.max_new_tokens // self.segment)
+
+    def newer(self, number: int) -> int:
+        """By how many steps the actor that draws a segment is newer than that of the first one."""
+        return 0 if self.refresh is None else (number - 1) // self.refresh
 
     def until(self, number: int) -> int:
         """How many tokens a response has at most when so many segments are drawn."""

@@ -14,7 +14,7 @@ from hpcrl.dataflow.graph import lags_beyond_choice
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import ROUTER_STATISTICS
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
-from hpcrl.recipes.segments import segment_problems
+from hpcrl.recipes.segments import refresh_problems, segment_problems
 
 
 def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -26,8 +26,15 @@ def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         *own,
         *choice_problems(experiment),
         *script_problems(experiment),
-        *segment_problems(experiment, algorithm_of(experiment).declared(experiment)),
+        *_segment_problems(experiment),
     ]
+
+
+def _segment_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """Of responses that are drawn a segment at a time."""
+    algorithm = algorithm_of(experiment)
+    yield from segment_problems(experiment, algorithm.declared(experiment))
+    yield from refresh_problems(experiment, algorithm.script is not None, algorithm.choice(experiment) is not None)
 
 
 def declaration_problems(experiment: ExperimentConfig) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from hpcrl.recipes.served import is_served
 MOST_SEGMENTS = 64
 """Of a response. Each reads what all before it have drawn."""
 SEGMENT = "generation.segment"
+REFRESH = "generation.refresh"
 
 
 def segmented(calls: Iterable[MFC], experiment: Any) -> tuple[MFC, ...]:
@@ -34,11 +35,11 @@ def segments_of(call: MFC, experiment: Any) -> tuple[MFC, ...]:
     drawing = drawing_of(experiment, call.role)
     if drawing is None or drawing.generation.segments == 1 or section(experiment, call.role, JudgeConfig) is not None:
         return (call,)
-    count = drawing.generation.segments
-    return tuple(_segment(call, number, number == count) for number in range(1, count + 1))
+    count, newer = drawing.generation.segments, drawing.generation.newer
+    return tuple(_segment(call, number, number == count, newer(number)) for number in range(1, count + 1))
 
 
-def _segment(call: MFC, number: int, last: bool) -> MFC:
+def _segment(call: MFC, number: int, last: bool, newer: int) -> MFC:
     own = {graph: role for role, graph in call.output_remap.items()}
     outputs = {key: own.get(key, key) for key in call.outputs}
     reads: dict[str, str] = {}
@@ -55,8 +56,28 @@ def _segment(call: MFC, number: int, last: bool) -> MFC:
         input_remap={**call.input_remap, **renamed},
         outputs=tuple(made.values()) if made else call.outputs,
         output_remap=made or call.output_remap,
+        lag=max(0, call.lag - newer),
         dispatch=msgspec.structs.replace(call.dispatch, segment=Segment(call.name, number, last)),
     )
+
+
+def refresh_problems(experiment: Any, scripted: bool, chooses: bool) -> Iterator[Problem]:
+    """What is wrong with `generation.refresh`, of a script or of steps that choose their rows."""
+    own = section(experiment, "generation", GenerationConfig)
+    if own is None or own.refresh is None:
+        return
+    asked, lag = f"{REFRESH} = {own.refresh}", getattr(experiment, "lag", 0)
+    if own.segments == 1 or not lag:
+        yield Problem(
+            (REFRESH, SEGMENT, "lag"),
+            f"{asked} has responses drawn on by newer actors, but lag = {lag} and {SEGMENT} = {own.segment or 'null'}: "
+            f"{'each is drawn at once' if lag else 'none is newer'}.",
+            f"Set lag and {SEGMENT}, or set {REFRESH} to null.",
+        )
+    elif scripted or chooses:
+        why = "a step that a script prepares reads one actor" if scripted else "steps choose their rows by whole ones"
+        text = f"{asked} has responses drawn on by newer actors, but {why}."
+        yield Problem((REFRESH,), text, f"Set {REFRESH} to null.")
 
 
 def segment_problems(experiment: Any, calls: Iterable[MFC]) -> Iterator[Problem]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from support import ppo_script
-from support.chaos import Remains, remains, whole_run
+from support.chaos import Remains, create_run, finish, outputs, remains, whole_run
 from support.choosing import events_of
+from support.faults import Dawdles
 from support.hosts import write_task
 from support.struck_layouts import Blow, check_struck, exported
 from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
@@ -28,6 +29,13 @@ CASES: dict[str, dict[str, Any]] = {
     "drawn ahead by another worker": {
         "algorithm": "ppo", "lag": 1, "actor": {"mesh": "1", "layout": "d1"}, "critic": {"mesh": "1", "layout": "d1"},
         "calls": {"actor_gen": {"mesh": "0", "layout": "d1"}},
+    },
+    "by newer actors": {
+        "algorithm": "ppo", "lag": 2, "actor": {"mesh": "1", "layout": "d1"}, "critic": {"mesh": "1", "layout": "d1"},
+        "calls": {"actor_gen": {"mesh": "0", "layout": "d1"}}, "refresh": 1, "steps": 5,
+    },
+    "by newer actors, on one worker": {
+        "algorithm": "ppo", "lag": 2, "actor": {"layout": "d1"}, "critic": {"layout": "d1"}, "refresh": 1, "steps": 5,
     },
     "a greedy baseline, tensor ranks": {"algorithm": "remax", "actor": {"layout": "t2"}},
     "steps that choose, stages": {"algorithm": "rloo", "actor": {"layout": "p2"}},
@@ -52,7 +60,7 @@ def experiment_of(task: Path, case: str, segment: int | None) -> Any:
         "actor": {**model, "optimizer": {"lr": 3e-3}, **own["actor"]},
         "reference": model,
         "reward": {"function": f"{task / 'reward.py'}:ones", "right_at": 0.0},
-        "generation": {"max_new_tokens": 8, "slots": 6, "segment": segment},
+        "generation": {"max_new_tokens": 8, "slots": 6, "segment": segment, "refresh": own.get("refresh")},
         "calls": own.get("calls", {}),
         **({"lag": own["lag"]} if "lag" in own else {}),
         **({"critic": {**model, **own["critic"]}} if "critic" in own else {}),
@@ -64,8 +72,11 @@ def experiment_of(task: Path, case: str, segment: int | None) -> Any:
         section = replace(section, filter_groups=FilterGroupsConfig(metric="accuracy", max_rounds=20))
     evaluation = EvaluationConfig(temperature=0.8, samples_per_prompt=2)
     generation: GenerationConfig = replace(made.generation, evaluation=evaluation)
-    control = tiny_control(steps=3)
-    return replace(made, control=control, cluster=tiny_cluster(), generation=generation, **{name: section})
+    control = tiny_control(steps=own.get("steps", 3))
+    workers = 1 if case.endswith("one worker") else 2
+    return replace(
+        made, control=control, cluster=tiny_cluster(workers=workers), generation=generation, **{name: section}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +89,13 @@ def alike(ours: Remains, theirs: Remains) -> None:
     """But for rounding, and for what segments report."""
     assert (ours.ids, ours.trained) == (theirs.ids, theirs.trained)
     for row, expected in zip(ours.metrics, theirs.metrics, strict=True):
-        own = {name: number for name, number in row.items() if not name.endswith("/open")}
-        assert own == pytest.approx(expected, rel=1e-9, abs=1e-11)
+        own, of_whole = (
+            {name: number for name, number in of.items() if not name.endswith("/open")} for of in (row, expected)
+        )
+        assert own == pytest.approx(of_whole, rel=1e-9, abs=1e-11)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if "newer" not in case])
 def test_segments_change_no_response(case: str, undisturbed: Callable[[str, int | None], RunDirectory]) -> None:
     run = undisturbed(case, SEGMENT)
     alike(remains(run), remains(undisturbed(case, None)))
@@ -120,3 +133,38 @@ def test_a_script_draws_segments_as_the_graph_does_killed_or_not(
     assert remains(ours).metrics == tuple(row for row in remains(graph).metrics if row["step"])
     assert exported(ours) == exported(graph)
     check_struck(tmp_path, script, Blow("worker-0", "generate.end", 8), ours)
+
+
+NEWER = "by newer actors"
+
+
+def test_after_each_segment_a_response_comes_from_a_newer_actor(
+    task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
+) -> None:
+    run = undisturbed(NEWER, SEGMENT)
+    read = {(event.step, event.call): event.version for event in events_of(run) if isinstance(event, Done)}
+    for step in range(1, 6):
+        found = [read[step, call] for call in CALLS]
+        assert found == [max(0, min(step - 1 - 2 + segment, step - 1)) for segment in range(3)], step
+    alike(remains(undisturbed(f"{NEWER}, on one worker", SEGMENT)), remains(run))
+    dawdling = create_run(tmp_path / "run", experiment_of(task, NEWER, SEGMENT))
+    assert finish(dawdling, Dawdles(5)) == [0], outputs(dawdling)
+    assert remains(dawdling) == remains(run)
+
+
+FAST = ("in a segment of a newer actor", "the master, between lines")
+NEWER_BLOWS = {
+    "in a segment of a newer actor": Blow("worker-0", "generate.end", 14),
+    "in training": Blow("worker-1", "minibatch.end", 7),
+    "a move": Blow("worker-0", "move.end", 3, "all"),
+    "the master, between lines": Blow("master", "journal.after", 26),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NEWER_BLOWS]
+)
+def test_killed_a_run_of_newer_actors_ends_with_the_same_bits(
+    name: str, task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
+) -> None:
+    check_struck(tmp_path, experiment_of(task, NEWER, SEGMENT), NEWER_BLOWS[name], undisturbed(NEWER, SEGMENT))

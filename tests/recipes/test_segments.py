@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ppo_script
 from support.experiments import load_config, values_of, write_config, write_inputs
 
 from hpcrl.config.control import Frequency
+from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.dataflow.graph import producers
 from hpcrl.dataflow.segment import Segment
 from hpcrl.placement.plan import Plan, plan_for
@@ -78,6 +80,39 @@ def test_a_scripts_second_call_has_segments_of_its_own_name() -> None:
     first, last = Segment("actor_gen", 1, False), Segment("actor_gen", 2, True)
     assert [first.whole(name) for name in ("actor_gen_s01", "actor_gen_s01_2")] == ["actor_gen", "actor_gen_2"]
     assert [last.whole(name) for name in ("actor_gen", "actor_gen_2")] == ["actor_gen", "actor_gen_2"]
+
+
+def test_after_so_many_segments_the_actor_is_a_step_newer_up_to_the_newest(folder: Path) -> None:
+    lags = {}
+    for refresh in (None, 1, 2):
+        made = replace(cut("ppo", 2, 12), lag=2)
+        plan = plan_for(replace(made, generation=replace(made.generation, refresh=refresh)))
+        lags[refresh] = [call.lag for call in segments(plan, "actor_gen")]
+        assert {call.lag for call in segments(plan, "eval_gen")} == {0} and plan.graph()
+    assert lags == {None: [2] * 6, 1: [2, 1, 0, 0, 0, 0], 2: [2, 2, 1, 1, 0, 0]}
+
+
+def test_newer_actors_are_refused_where_there_is_none_or_who_reads_whole_responses_decides(folder: Path) -> None:
+    def refreshed(algorithm: str = "ppo", segment: int | None = 5, lag: int = 1) -> Any:
+        made = replace(cut(algorithm, segment), lag=lag)
+        return replace(made, generation=replace(made.generation, refresh=2))
+
+    def told(experiment: Any) -> str:
+        (problem,) = algorithm_problems(experiment)
+        return str(problem)
+
+    asked = "generation.refresh = 2 has responses drawn on by newer actors, but "
+    advice = "Set lag and generation.segment, or set generation.refresh to null."
+    assert list(algorithm_problems(refreshed())) == []
+    assert told(refreshed(lag=0)) == f"{asked}lag = 0 and generation.segment = 5: none is newer. {advice}"
+    found = f"{asked}lag = 1 and generation.segment = null: each is drawn at once. {advice}"
+    assert told(refreshed(segment=None)) == found
+    chooses = refreshed("grpo")
+    chooses = replace(chooses, grpo=replace(chooses.grpo, filter_groups=FilterGroupsConfig(metric="reward")))
+    found = f"{asked}steps choose their rows by whole ones. Set generation.refresh to null."
+    assert found in map(str, algorithm_problems(chooses))
+    scripted = replace(refreshed(), algorithm=f"{Path(ppo_script.__file__)}:BEHIND")
+    assert told(scripted) == f"{asked}a step that a script prepares reads one actor. Set generation.refresh to null."
 
 
 def test_too_many_segments_are_refused_and_so_are_those_of_a_judge(folder: Path) -> None:
