@@ -107,8 +107,9 @@ def test_segments_change_no_response(case: str, undisturbed: Callable[[str, int 
 
 AHEAD = "drawn ahead by another worker"
 BLOWS = {
-    "in the second segment": Blow("worker-0", "generate.end", 8),
-    "at a segment's line": Blow("master", "journal.after", 12),
+    "in the second segment": Blow("worker-0", "generate.end", 5),
+    "at its spill": Blow("worker-0", "spill.published", 5),
+    "at a segment's line": Blow("master", "journal.after", 8),
 }
 
 
