@@ -310,6 +310,13 @@ SECTIONS: Mapping[str, Section] = {
         "rows each, of toy roles on four workers: live, and again in a resumed run that has them on disk.",
         lambda work, _peers: scripted.scripted(work / "scripted"),
     ),
+    "segments": Section(
+        "Responses in segments",
+        "`generation.segment: 512` against none, in one process: 4 responses of 4,096 tokens side by side, then 8 of "
+        "lengths as they are often spread, 4 at a time. The difference is the prefill with which each segment begins; "
+        "its spill and its line are milliseconds.",
+        lambda _work, _peers: scripts.segments(),
+    ),
     "searching": Section(
         "Searching for a plan",
         "PPO's six calls as ReaL measures them: an actor and its reference of one size, a critic of 7B, 512 prompts of "

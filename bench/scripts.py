@@ -39,6 +39,19 @@ def models(script: str = "models.py") -> list[Figure]:
     ]
 
 
+def segments() -> list[Figure]:
+    return [
+        Figure(
+            row["name"],
+            row["ratio"],
+            "×",
+            "" if row["target"] is None else f"≤ {row['target']}",
+            f"in segments {row['in_segments']:.1f} s, at once {row['at_once']:.1f} s; {row['alike']} responses alike",
+        )
+        for row in lines("segments.py")
+    ]
+
+
 def training() -> list[Figure]:
     """A step of the native engine with its optimizer; the loss of both sides is compared by the script."""
     return [
