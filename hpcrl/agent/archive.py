@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hpcrl.config.data import tokenizer_of
-from hpcrl.config.fields import section, sections_of
-from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.environment import ends_of
+from hpcrl.config.fields import sections_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts, open_texts
 from hpcrl.data.form import TOKENS
@@ -23,6 +23,7 @@ from hpcrl.dataflow.graph import recipe_name
 from hpcrl.durable.archives import ENDED, ENDS, RECORD, TEXT, About, text_row
 from hpcrl.durable.journal import Ids
 from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.environment import form_between
 
 Made = Mapping[tuple[str, int], SequenceSample]
 """What the parts of calls made, by call and part."""
@@ -39,8 +40,7 @@ class Archive:
         self._forms = algorithm.forms(experiment)
         self._of = {call.name: call.dataset for call in algorithm.calls(experiment)}
         self._texts: Texts | None = None if tokenizer_of(experiment) is None else open_texts(experiment, datasets)
-        generation = section(experiment, "generation", GenerationConfig)
-        self._stop = () if generation is None else generation.stop
+        self._stop = ends_of(experiment)
         rewards = sections_of(experiment, RewardConfig).values()
         self._components = next((tuple(reward.parts) for reward in rewards), ())
 
@@ -63,7 +63,7 @@ class Archive:
         stay = frozenset(ids)
         for sample in (self._datasets[name].rows(ids), *made):
             here = sample.select([each for each in sample.ids if each in stay])
-            for key in sample.keys:
+            for key in (key for key in sample.keys if form_between(key) is None):
                 rows.setdefault(key, {}).update(zip(here.ids, here.parts(key), strict=True))
         prefix = EVAL_PREFIX if name == "eval" else ""
         named = {key.removeprefix(prefix): of_key for key, of_key in rows.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.algos.builder import Builder
+from hpcrl.config.environment import ends_of
 from hpcrl.config.judge import JudgeConfig, drawing_of
 from hpcrl.data.chat import ChatTemplate, find_template
 from hpcrl.data.datasets import Texts
@@ -60,7 +61,7 @@ class Judge:
 
     def _questions(self, batch: SequenceSample, call: MFC, config: JudgeConfig) -> list[np.ndarray]:
         """The tokens of each, the last ones where there are more than it can read."""
-        stop = self.experiment.generation.stop
+        stop = ends_of(self.experiment)
         texts = list[str]()
         for name, prompt, own in zip(batch.ids, batch.rows("prompts"), batch.parts("responses"), strict=True):
             row, asked = self._texts.record(call.dataset, name), self._texts.decode(prompt)

@@ -84,7 +84,7 @@ class Critic:
         values_N = self._normaliser.denormalise(torch.from_numpy(self.engine.forward(sequences))).numpy()
         ends = np.cumsum(sequences.labels) - 1
         before_N = np.delete(values_N, ends) if after else values_N
-        own_N = before_N[responses(work.batch).mask]
+        own_N = before_N[responses(work.batch).mask] if "response_mask" in work.batch.keys else before_N
         stats = {"value": (float(own_N.sum(dtype=np.float64)), float(len(own_N)))}
         made = per_token(work.batch.ids, "values", before_N, sequences.labels - after)
         if after:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcrl.algos.turns import go_on
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.samples import SequenceSample, grouped, sample_seed
 from hpcrl.dataflow.graph import MFC
@@ -17,7 +18,8 @@ NO_TOKENS = np.zeros(0, np.int32)
 
 
 def generate(engine: Engine, config: GenerationConfig, run_seed: int, work: Work, call: MFC) -> Outcome:
-    """prompts → responses, logprobs, finished."""
+    """prompts → responses, logprobs, finished. Of a further turn: prompts, responses (so far), open → what it adds to
+    those that are open, and nothing to the others."""
     if call.dataset == "eval":
         return evaluate(engine, config, run_seed, work, call)
     return _respond(engine, replace(config, greedy=True) if call.greedy else config, run_seed, work, call, 1)
@@ -37,6 +39,8 @@ def _respond(
     engine: Engine, config: GenerationConfig, run_seed: int, work: Work, call: MFC, per_prompt: int
 ) -> Outcome:
     """So many responses to each prompt, each from a seed of its own."""
+    if "open" in work.batch.keys:
+        return go_on(engine, config, run_seed, work)
     names = [name for sample in work.batch.ids for name in _names(sample, per_prompt)]
     whole = work.call if call.segment is None else call.segment.whole(work.call)
     seeds = [sample_seed(run_seed, work.step, whole, name) for name in names]

@@ -25,7 +25,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     service: str = ""
     """In the place of a function: where responses are sent, as http://host:port/path."""
     role: str = ""
-    """In the place of a function: the role whose model scores: reward_model or judge."""
+    """In the place of a function: the role that scores: reward_model, judge or environment."""
     token_variable: str = ""
     """The environment variable with the token that a service asks for."""
     weight: float = 1.0
@@ -54,7 +54,8 @@ class RewardConfig(CPUPlacementConfig):
     components: Annotated[ComponentsMapping, ChangeClass.FORK] = field(default_factory=dict)
     """In the place of function: for each score NAME: {function: …, kwargs: {…}, weight: 1.0}, or NAME: {service:
     http://host:port/path, token_variable: NAME, weight: 1.0}, or NAME: {role: reward_model, weight: 1.0},
-    or {role: judge} (docs/rewards.md). The reward is their weighted sum, and each is reported under its name."""
+    {role: judge} or {role: environment} (docs/rewards.md). The reward is their weighted sum, and each is reported under
+    its name."""
     right_component: str | None = None
     """The component by whose score `accuracy` counts a response as right; null: by the reward."""
     right_at: float = 1.0

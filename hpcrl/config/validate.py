@@ -13,6 +13,7 @@ from hpcrl.config.classifier import ClassifierConfig, classifier_problems
 from hpcrl.config.cluster import ClusterConfig, first_and_last_port
 from hpcrl.config.condition import Condition
 from hpcrl.config.data import COLUMNS, DataConfig, of_older_files, sources_of, tokenizer_of
+from hpcrl.config.environment import EnvironmentConfig, environment_problems
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
@@ -76,6 +77,8 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         yield from _data_problems(experiment, data)
     if generation := section(experiment, "generation", GenerationConfig):
         yield from _generation_problems(generation)
+    for role, environment in sections_of(experiment, EnvironmentConfig).items():
+        yield from environment_problems(role, environment)
     for role, reward in sections_of(experiment, RewardConfig).items():
         yield from reward_problems(role, reward, experiment.cluster.slurm.export)
         yield from _judge_problems(experiment, role, reward)
@@ -84,6 +87,7 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 def _judge_problems(experiment: ExperimentConfig, role: str, reward: RewardConfig) -> Iterator[Problem]:
     """Models that are components of a reward, and are not there."""
     judges, asked = sections_of(experiment, ClassifierConfig), sections_of(experiment, JudgeConfig)
+    talks = [name for name, it in sections_of(experiment, EnvironmentConfig).items() if it.function is not None]
     for name, value in reward.components.items():
         judge = role_of(value)
         if not judge:
@@ -92,11 +96,11 @@ def _judge_problems(experiment: ExperimentConfig, role: str, reward: RewardConfi
             yield from classifier_problems(judge, judges[judge], f"{role}.components.{name}")
         elif judge in asked:
             yield from judge_problems(judge, asked[judge], f"{role}.components.{name}")
-        else:
+        elif judge not in talks:
             yield Problem(
                 (f"{role}.components",),
-                f"{role}.components.{name}.role = {judge} must be a role whose model scores: "
-                f"{', '.join([*judges, *asked]) or f'algorithm {experiment.algorithm} has none'}.",
+                f"{role}.components.{name}.role = {judge} must be a role that scores: "
+                f"{', '.join([*judges, *asked, *talks]) or f'algorithm {experiment.algorithm} has none'}.",
                 f"Set {role}.components.{name}.",
             )
 

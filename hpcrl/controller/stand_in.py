@@ -180,7 +180,7 @@ class StandIn:
         kind = np.dtype(form.dtype)
         shape = (count, self._length(maker, key, kind), *form.trailing)
         if kind == np.uint8:
-            return np.tile(np.frombuffer(b"{}", np.uint8), (count, 1))
+            return np.tile(np.frombuffer(b"[]" if key.endswith("turns") else b"{}", np.uint8), (count, 1))
         if kind.kind == "b":
             return generator.random(shape) < 0.5
         if kind.kind in "iu":
@@ -191,7 +191,9 @@ class StandIn:
         """Scores and flags are one of each sample; all else has something for each token."""
         scorers = [sections_of(self._experiment, of) for of in (RewardConfig, ClassifierConfig, JudgeConfig)]
         is_score = maker != FROM_DATA and any(self._call(maker).role in sections for sections in scorers)
-        return 1 if kind.kind == "b" or (is_score and not key.endswith("token_rewards")) else LENGTH
+        is_flag = kind.kind == "b" and not key.endswith("response_mask")
+        is_score = is_score or key.endswith("environment_scores")
+        return 1 if is_flag or (is_score and not key.endswith("token_rewards")) else LENGTH
 
     def _number(self, asked: CallAsked, name: str) -> float:
         seed = sample_seed(self._experiment.seed, asked.step, f"{asked.call} {name}", "")

@@ -19,6 +19,7 @@ Span = tuple[int, int]
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _SPECIAL = re.compile(r"\w+_token")
+_ANY, _PLACE = {"role": "user", "content": "-"}, "PLACE-OF-AN-ANSWER"
 _ONE_AT_A_TIME = threading.Lock()
 """transformers keeps one compiled template for all who render the same source, and it marks answers in that."""
 
@@ -45,6 +46,15 @@ class ChatTemplate:
                 "where that begins."
             )
         return whole[len(prompt) :]
+
+    def between(self, message: Mapping[str, Any]) -> str:
+        """What stands between an answer and the next one where this message comes after it: what ends the answer, the
+        message, and what asks for the next. Raises DataError."""
+        whole, _ = self._render([_ANY, {"role": ASSISTANT, "content": _PLACE}, message], add_generation_prompt=True)
+        before, _, after = whole.rpartition(_PLACE)
+        if not before or _PLACE in before:
+            raise _refused("the chat template does not write an answer as it is, so that nothing can follow it.")
+        return after
 
     def answered(self, messages: Sequence[Mapping[str, Any]], *, every: bool) -> tuple[str, list[Span]]:
         """The whole chat, and where in it the assistant's messages are: all, or the last one alone.

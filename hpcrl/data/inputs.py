@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.config.classifier import ClassifierConfig
+from hpcrl.config.environment import EnvironmentConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import sections_of
 from hpcrl.config.model import lora_of, models_of
@@ -44,7 +45,8 @@ def input_files(experiment: ExperimentConfig, rows: RowKind[Any], roles: Collect
         if judge.path is not None and (roles is None or role in roles):
             weights = (path for kind in ("*.safetensors", "*.bin") for path in sorted(Path(judge.path).glob(kind)))
             found[f"{role}.path"] = [Path(judge.path) / "config.json", *weights]
-    for role, reward in sections_of(experiment, RewardConfig).items():
+    called: list[tuple[str, RewardConfig | EnvironmentConfig]] = [*sections_of(experiment, RewardConfig).items()]
+    for role, reward in (*called, *sections_of(experiment, EnvironmentConfig).items()):
         for key, function in reward.functions(role):
             found[key] = list(_installed(function))
     return {setting: files for setting, files in found.items() if files}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.config.changes import with_nodes
+from hpcrl.config.environment import EnvironmentConfig
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import sections_of
 from hpcrl.config.reward import RewardConfig
@@ -33,9 +34,10 @@ from hpcrl.placement.node_counts import in_words, telling_count
 from hpcrl.placement.placing import cpu_roles
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
-from hpcrl.recipes.texts import ASKED
+from hpcrl.recipes.texts import SCORED_BY
 from hpcrl.rewards.response import Response, ground_truth
 from hpcrl.rewards.run import RewardFunction
+from hpcrl.workers.environment import process_of
 
 
 def check_inputs(
@@ -77,6 +79,9 @@ def check_inputs(
         for role, reward in sections_of(copied, RewardConfig).items():
             if role in called and reward.trial_rows:
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
+        for role, environment in sections_of(copied, EnvironmentConfig).items():
+            if role in called:
+                process_of(role, environment).close()
         if algorithm.script is not None and experiment.control.rehearse:
             _say(_rehearsed(copied, folder))
     return capacity
@@ -183,7 +188,7 @@ def _try_reward(
             texts.decode(prompt),
             answer,
             record,
-            model_scores=dict.fromkeys(ASKED, 0.0),
+            model_scores=dict.fromkeys(SCORED_BY, 0.0),
             tokens=tuple(texts.tokens.encode_answers([answer])[0].tolist()),
         )
         for prompt, answer, record in zip(tokens, [*answers[:-1], ""], records, strict=True)

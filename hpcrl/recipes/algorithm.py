@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from hpcrl.config.environment import ENVIRONMENT
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
 from hpcrl.config.fields import Setting, is_storable, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
@@ -20,10 +21,12 @@ from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
 from hpcrl.data.form import Form
 from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind, evaluates
-from hpcrl.dataflow.graph import MFC, Graph, build_graph
+from hpcrl.dataflow.graph import MFC, Graph, build_graph, under_other_keys
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import HeadKind
 from hpcrl.plugins import Room, find, names
+from hpcrl.recipes.environment import ANSWERED as TALKED
+from hpcrl.recipes.environment import GENERATED, form_between, is_turn
 from hpcrl.recipes.registered import registered_calls, registered_forms
 from hpcrl.recipes.segments import segmented
 
@@ -148,7 +151,8 @@ class Algorithm(Generic[E]):
         chances = [name for generation in drawn.values() for name in generation.evaluation.named_chances]
         return {
             call.name: (
-                *self.metrics.get(call.name, ()),
+                *self.metrics.get(call.name, GENERATED if is_turn(call) else ()),
+                *(TALKED if call.role == ENVIRONMENT else ()),
                 *(rewards[call.role].named_scores if call.role in rewards else ()),
                 *(ANSWERED if call.role in asked else ()),
                 *(chances if call.method == JUDGE else ()),
@@ -180,6 +184,10 @@ class Algorithm(Generic[E]):
             if call.segment is not None and not call.segment.last:
                 every |= {key: every[key.rpartition("_")[0]] for key in call.outputs}
         makers = {key: call.role for call in calls for key in (*call.outputs, *call.shown)}
+        every |= {key: form for key in makers if (form := form_between(key)) is not None}
+        # An environment hands on what the model has said.
+        handed_on = [key for key, role in makers.items() if role == ENVIRONMENT and key.endswith("logprobs")]
+        makers |= dict.fromkeys(handed_on, "actor")
         exact = {key for key, role in makers.items() if getattr(getattr(experiment, role, None), "dtype", "") == "fp64"}
         return {key: form.exact if key in exact else form for key, form in every.items()}
 
@@ -244,11 +252,4 @@ def eval_keys(keys: Iterable[str]) -> tuple[str, ...]:
 def on_eval(call: MFC) -> MFC:
     """The call on samples of the evaluation data set: it has keys of its own, which its role sees as in training."""
     own = {key: EVAL_PREFIX + key for key in (*call.inputs, *call.outputs)}
-    return msgspec.structs.replace(
-        call,
-        inputs=tuple(own[key] for key in call.inputs),
-        outputs=tuple(own[key] for key in call.outputs),
-        input_remap={own[key]: key for key in call.inputs},
-        output_remap={key: own[key] for key in call.outputs},
-        dataset="eval",
-    )
+    return msgspec.structs.replace(under_other_keys(call, own), dataset="eval")

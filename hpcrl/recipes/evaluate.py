@@ -20,8 +20,8 @@ from hpcrl.data.rows.answers import ANSWERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
+from hpcrl.recipes.environment import GENERATED
 from hpcrl.recipes.texts import (
-    GENERATED,
     JUDGED,
     MADE,
     SCORERS,

@@ -14,7 +14,8 @@ from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.texts import GENERATED, MADE, read_in_order
+from hpcrl.recipes.environment import GENERATED
+from hpcrl.recipes.texts import MADE, read_in_order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from hpcrl.config.bounds import Count, Natural, NonNegative, Positive
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig, rows_of_step
 from hpcrl.config.ema import EMAConfig
+from hpcrl.config.environment import ENVIRONMENT, EnvironmentConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, sections_of
 from hpcrl.config.filter_groups import FilterGroupsConfig
@@ -27,11 +28,13 @@ from hpcrl.data.form import NUMBERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import RoleKind
+from hpcrl.recipes.environment import GENERATED, rounds
+from hpcrl.recipes.environment import MADE as TALKED
 from hpcrl.recipes.served import is_served
 from hpcrl.recipes.texts import (
-    GENERATED,
     JUDGED,
     MADE,
+    REWARD,
     SCORERS,
     TRAINED,
     choice_by,
@@ -174,6 +177,8 @@ class PolicyExperiment(ExperimentConfig):
     """The model of a component of the reward, where one has it."""
     judge: JudgeConfig = JudgeConfig()
     """The model that is asked about responses, where a component of the reward has it."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """What the policy talks with between the turns of a response, where there is something."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are sampled."""
     lag: Annotated[Natural, ChangeClass.FORK] = 0
@@ -181,7 +186,7 @@ class PolicyExperiment(ExperimentConfig):
     steps, where they are drawn by other workers. 0: from the newest."""
 
 
-MADE_BY_POLICIES = {**MADE, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS, "advantages": NUMBERS}
+MADE_BY_POLICIES = {**MADE, **TALKED, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS, "advantages": NUMBERS}
 
 
 def reference_decay(experiment: Any, step: int) -> float:
@@ -192,6 +197,7 @@ def reference_decay(experiment: Any, step: int) -> float:
 
 ROLES: Mapping[str, RoleKind] = {
     "reference": RoleKind("hpcrl.algos.policy:reference", "vocabulary", decay=reference_decay),
+    ENVIRONMENT: RoleKind("hpcrl.workers.environment:environment", host=REWARD.host),
     **SCORERS,
 }
 """Those that are the same whatever the advantages are."""
@@ -239,14 +245,20 @@ def rollout_keys(experiment: PolicyExperiment) -> tuple[str, ...]:
     """What a train_step reads of a rollout."""
     keys = ("prompts", "responses", "finished", "logprobs", "rewards", "token_rewards")
     again = ("old_logprobs",) * (old_logprobs(experiment) == "recomputed")
-    return (*keys, *again, *("ref_logprobs",) * policy_of(experiment).kl.used)
+    return (*keys, *masked(experiment), *again, *("ref_logprobs",) * policy_of(experiment).kl.used)
+
+
+def masked(experiment: PolicyExperiment) -> tuple[str, ...]:
+    """The key that says which tokens are the model's, where some are not."""
+    return () if experiment.environment.function is None else ("response_mask",)
 
 
 def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[str] = ()) -> tuple[MFC, ...]:
     """The graph of a step, with an algorithm's own calls, of which the actor reads these keys."""
     texts = ("prompts", "responses")
+    made = ("responses", "logprobs", "finished")
     found = [
-        MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"), lag=experiment.lag),
+        *rounds(experiment.environment, MFC("actor_gen", "actor", "generate", ("prompts",), made, lag=experiment.lag)),
         *scoring(experiment.reward),
     ]
     if old_logprobs(experiment) == "recomputed":
@@ -257,7 +269,7 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
     if kl.used and kl.reference_ema.decay is not None:
         found.append(MFC("ref_blend", "reference", "blend", (), blends="actor"))
     train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys), shown=("advantages",))
-    return (*found, train, *own, *evaluation(experiment.generation, experiment.reward))
+    return (*found, train, *own, *evaluation(experiment.generation, experiment.reward, experiment.environment))
 
 
 def batch(experiment: PolicyExperiment) -> Batch:
@@ -295,6 +307,7 @@ def check(experiment: PolicyExperiment) -> Iterator[Problem]:
     yield from _kl_problems(name, policy.kl, samples)
     yield from _length_problems(name, policy, experiment.generation.max_new_tokens)
     yield from _statistic_problems(name, experiment)
+    yield from _turn_problems(experiment)
     if isinstance(policy, GroupPolicyConfig):
         yield from metric_problems(policy.filter_groups, f"{name}.filter_groups", experiment.reward)
     if policy.importance_cap is not None and old_logprobs(experiment) == "sampled":
@@ -304,6 +317,28 @@ def check(experiment: PolicyExperiment) -> Iterator[Problem]:
             f"= {policy.old_logprobs} (actor.dtype = {experiment.actor.dtype}) both are the rollout's.",
             f"Set {name}.old_logprobs to recomputed, or {name}.importance_cap to null.",
         )
+
+
+def _turn_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
+    """What responses of several turns cannot be."""
+    function, own = experiment.environment.function, experiment.generation.evaluation
+    if function is None:
+        return
+    if own.samples_per_prompt > 1:
+        yield Problem(
+            ("generation.evaluation.samples_per_prompt", "environment.function"),
+            f"generation.evaluation.samples_per_prompt = {own.samples_per_prompt} must be 1 with an environment.",
+            "Set generation.evaluation.samples_per_prompt.",
+        )
+    calls_that_generate = [call.name for call in calls(experiment) if call.kind == "generate" and call.role == "actor"]
+    for call in calls_that_generate:
+        if is_served(experiment, call):
+            yield Problem(
+                ("calls", "environment.function"),
+                f"calls.{call} has its responses made by a server, which bounds no turn by what is left of "
+                "generation.max_new_tokens.",
+                f"Leave backend out of calls.{call}.",
+            )
 
 
 def critic_problems(experiment: PolicyExperiment) -> Iterator[Problem]:

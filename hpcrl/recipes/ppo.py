@@ -75,7 +75,7 @@ def recipe(experiment: PPOExperiment) -> tuple[MFC, ...]:
     values = values_of(experiment)
     rollout = (*policy.rollout_keys(experiment), *values)
     critic = (
-        MFC("critic_inf", "critic", "inference", ("prompts", "responses"), values),
+        MFC("critic_inf", "critic", "inference", ("prompts", "responses", *policy.masked(experiment)), values),
         MFC("critic_train", "critic", "train_step", rollout, shown=("returns",)),
     )
     return policy.calls(experiment, critic, values)

@@ -11,12 +11,14 @@ import msgspec
 from hpcrl.config.fields import NameText
 from hpcrl.data.form import BYTES, FLAGS, NUMBERS, TOKENS
 from hpcrl.data.rows.prompts import PROMPTS
-from hpcrl.dataflow.graph import MFC
+from hpcrl.dataflow.graph import MFC, under_other_keys
 from hpcrl.errors import Problem
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
+from hpcrl.recipes.environment import GENERATED, rounds
+from hpcrl.recipes.environment import MADE as TALKED
 from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
-from hpcrl.recipes.texts import GENERATED, JUDGED, scoring, short_name
+from hpcrl.recipes.texts import JUDGED, scoring, short_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +38,7 @@ class RemaxExperiment(PolicyExperiment):
 
 def on_greedy(call: MFC) -> MFC:
     """The call on greedy responses: what it makes of a response, and reads of one, has a name of its own."""
-    of_response = {key: f"base_{key}" for key in (*call.inputs, *call.outputs) if key != "prompts"}
-    return MFC(
-        call.name,
-        call.role,
-        call.kind,
-        tuple(of_response.get(key, key) for key in call.inputs),
-        tuple(of_response[key] for key in call.outputs),
-        input_remap={of_response[key]: key for key in call.inputs if key in of_response},
-        output_remap={key: of_response[key] for key in call.outputs},
-        greedy=call.greedy,
-        lag=call.lag,
-    )
+    return under_other_keys(call, {key: f"base_{key}" for key in (*call.inputs, *call.outputs) if key != "prompts"})
 
 
 def greedy(experiment: RemaxExperiment) -> tuple[MFC, ...]:
@@ -57,7 +48,7 @@ def greedy(experiment: RemaxExperiment) -> tuple[MFC, ...]:
     *judging, score = scoring(experiment.reward)
     judged = [msgspec.structs.replace(call, name=f"base_{short_name(call)}") for call in judging]
     scored = msgspec.structs.replace(score, name="base_rew", outputs=("rewards",))
-    return tuple(map(on_greedy, (base, *judged, scored)))
+    return tuple(map(on_greedy, (*rounds(experiment.environment, base), *judged, scored)))
 
 
 def recipe(experiment: RemaxExperiment) -> tuple[MFC, ...]:
@@ -76,6 +67,8 @@ ALGORITHM = Algorithm(
     rows=PROMPTS,
     made={
         **policy.MADE_BY_POLICIES,
+        **{f"base_{key}": form for key, form in TALKED.items()},
+        "base_logprobs": NUMBERS,
         "base_responses": TOKENS,
         "base_finished": FLAGS,
         "base_rewards": NUMBERS,

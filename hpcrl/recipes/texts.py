@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from hpcrl.config.data import DataConfig, rows_of_step
+from hpcrl.config.environment import ENVIRONMENT, EnvironmentConfig
 from hpcrl.config.fields import sections_of
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.generation import GenerationConfig
@@ -18,6 +19,7 @@ from hpcrl.data.form import BYTES, FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import JUDGE, RoleKind, on_eval
+from hpcrl.recipes.environment import rounds
 
 WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
     {"min_new_tokens": 0, "top_k": 0, "top_p": 1, "greedy": False}
@@ -27,11 +29,13 @@ WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
 REWARD = RoleKind("hpcrl.workers.rewards:reward", host="hpcrl.workers.reward_host:RewardHost")
 """The role that scores responses by the functions of its section, a RewardConfig."""
 
-GENERATED = ("response_length", "finished")
 JUDGED = ("reward", "accuracy", "dropped", "not_scorable")
 SCORED_PAIR = ("prompts", "chosen", "rejected", "margins")
 SCORED = ("accuracy", "margin", "chosen", "rejected")
 TRAINED = ("loss", "lr", "grad_norm", "skipped")
+
+ALONE = EnvironmentConfig()
+"""No environment: a response is one turn."""
 
 SCORES = ("rewards", "reward_components", "token_rewards", "reward_details")
 """What it makes. `rewards` [1] is NaN where a sample has none and is not to be counted; `reward_components`
@@ -65,24 +69,34 @@ SCORERS: Mapping[str, RoleKind] = MappingProxyType(
 """All roles that score responses. The judge is a model that is asked; its section is a JudgeConfig."""
 
 
+SCORED_BY: Mapping[str, str] = MappingProxyType(
+    {**{role: call.outputs[0] for role, call in ASKED.items()}, ENVIRONMENT: "environment_scores"}
+)
+"""Role that may be a component of the reward → the key of its scores."""
+
+
 def scoring(reward: RewardConfig) -> tuple[MFC, ...]:
     """The calls that score the responses of training."""
     asked = [call for role, call in ASKED.items() if role in reward.roles]
-    scores = (call.outputs[0] for call in asked)
+    scores = (key for role, key in SCORED_BY.items() if role in reward.roles)
     return *asked, msgspec.structs.replace(SCORING, inputs=(*SCORING.inputs, *scores))
 
 
-def evaluation(generation: GenerationConfig, reward: RewardConfig) -> tuple[MFC, ...]:
+def evaluation(
+    generation: GenerationConfig, reward: RewardConfig, environment: EnvironmentConfig = ALONE
+) -> tuple[MFC, ...]:
     """Generate responses to held-out prompts, greedily unless they have a temperature of their own, and judge them."""
-    return tuple(map(on_eval, judgement(generation, reward)))
+    return tuple(map(on_eval, judgement(generation, reward, environment)))
 
 
-def judgement(generation: GenerationConfig, reward: RewardConfig) -> tuple[MFC, ...]:
+def judgement(
+    generation: GenerationConfig, reward: RewardConfig, environment: EnvironmentConfig = ALONE
+) -> tuple[MFC, ...]:
     """The calls of an evaluation, on whatever samples."""
     greedy = generation.evaluation.temperature is None
     made, (*models, score) = ("responses", "logprobs", "finished"), scoring(reward)
     return (
-        MFC("eval_gen", "actor", "generate", ("prompts",), made, greedy=greedy),
+        *rounds(environment, MFC("eval_gen", "actor", "generate", ("prompts",), made, greedy=greedy)),
         *(msgspec.structs.replace(call, name=f"eval_{short_name(call)}") for call in models),
         msgspec.structs.replace(score, name="eval_rew", method=JUDGE),
     )

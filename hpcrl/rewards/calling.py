@@ -14,6 +14,7 @@ ARGUMENTS: Mapping[str, Callable[[Response], Any]] = MappingProxyType(
         "prompt": lambda it: it.prompt,
         "response": lambda it: it.response,
         "row": lambda it: it.row,
+        "messages": lambda it: list(it.messages),
         "finished": lambda it: it.finished,
         "tokens": lambda it: list(it.tokens),
         "data_source": lambda it: it.row.get("data_source"),
@@ -22,7 +23,7 @@ ARGUMENTS: Mapping[str, Callable[[Response], Any]] = MappingProxyType(
         "extra_info": lambda it: dict(it.row.get("extra_info") or {}),
     }
 )
-"""What a parameter gets by its name; the last four are verl's."""
+"""What a parameter gets by its name; the last four are verl's. An environment alone has messages."""
 
 TOGETHER: Mapping[str, str] = MappingProxyType(
     {f"{name}s": name for name in ("prompt", "response", "row", "data_source", "solution_str", "extra_info")}
@@ -53,8 +54,8 @@ class Call:
         return self.function(**lists, **self.kwargs)
 
 
-def call_of(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Call:
-    """How to call a function.
+def call_of(function: Callable[..., Any], kwargs: Mapping[str, Any], answers: bool = False) -> Call:
+    """How to call a function; one that `answers` is an environment's, and may have the messages.
 
     Raises:
         UnusableError: it has a parameter that nothing fills, or none for one of its further arguments.
@@ -62,6 +63,7 @@ def call_of(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Call:
     parameters = inspect.signature(function).parameters.values()
     several = any(parameter.name in TOGETHER for parameter in parameters)
     known = (*TOGETHER, "finished", "tokens") if several else tuple(ARGUMENTS)
+    known = known if answers else tuple(name for name in known if name != "messages")
     named = [it for it in parameters if it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)]
     filled = tuple(it.name for it in named if it.name in known and it.name not in kwargs)
     lacking = [

@@ -28,7 +28,7 @@ from hpcrl.foreign import plain
 from hpcrl.processes import die_with_parent
 from hpcrl.rewards.calling import Call, UnusableError, call_of
 from hpcrl.rewards.messages import Load, Reply, ToScore
-from hpcrl.rewards.results import as_results
+from hpcrl.rewards.results import as_answers, as_results
 
 SHOWN_OF_AN_ERROR = 10_000
 """Characters of an error that are told, and of its traceback; the log has all of it."""
@@ -110,7 +110,7 @@ def serve(parent: socket.socket, box: AnswerBox, parent_pid: int) -> None:
     # Lines that are read ahead would be lost to whoever reads next.
     with parent.makefile("rb", buffering=0) as lines:
         order = msgspec.json.decode(lines.readline(), type=Load)
-    call, answer = _attempt(lambda: call_of(load(order.function), order.kwargs), lambda call: Reply(takes=call.takes))
+    call, answer = _attempt(lambda: _call(order), lambda call: Reply(takes=call.takes))
     try:
         replies.give(1, answer)
         if call is None:
@@ -118,17 +118,37 @@ def serve(parent: socket.socket, box: AnswerBox, parent_pid: int) -> None:
         if call.takes.awaited:
             asyncio.run(_answer_together(parent, call, order, replies))
         else:
-            _answer_in_turn(parent, call, replies)
+            _answer_in_turn(parent, call, order, replies)
     except OSError:
         replies.give_up()
 
 
-def _answer_in_turn(parent: socket.socket, call: Call, replies: Replies) -> None:
+def _call(order: Load) -> Call:
+    """How to call the function, or the `step` of an environment that is a class."""
+    found = load(order.function)
+    if not order.answers:
+        return call_of(found, order.kwargs)
+    if isinstance(found, type):
+        found, order = _method(found, order), msgspec.structs.replace(order, kwargs={})
+    call = call_of(found, order.kwargs, answers=True)
+    if call.takes.several:
+        raise UnusableError("it takes several chats together; an environment answers one: step(messages, row)")
+    return call
+
+
+def _method(kind: type, order: Load) -> Callable[..., Any]:
+    method = getattr(kind(**order.kwargs), "step", None)
+    if not callable(method):
+        raise UnusableError(f"{kind.__name__} has no method step(messages, row)")
+    return method
+
+
+def _answer_in_turn(parent: socket.socket, call: Call, order: Load, replies: Replies) -> None:
     decode = msgspec.json.Decoder(ToScore).decode
     with parent.makefile("rb") as lines:
         while line := lines.readline():
             asked = decode(line)
-            replies.give(asked.number, _attempt(partial(call, asked.responses), _judge(call, asked))[1])
+            replies.give(asked.number, _attempt(partial(call, asked.responses), _judge(call, asked, order))[1])
 
 
 async def _answer_together(parent: socket.socket, call: Call, order: Load, replies: Replies) -> None:
@@ -138,7 +158,7 @@ async def _answer_together(parent: socket.socket, call: Call, order: Load, repli
     decode = msgspec.json.Decoder(ToScore).decode
 
     async def answer(asked: ToScore) -> None:
-        found = await _attempt_awaited(call, asked, order.timeout_s)
+        found = await _attempt_awaited(call, asked, order)
         free.release()
         try:
             replies.give(asked.number, found)
@@ -151,18 +171,19 @@ async def _answer_together(parent: socket.socket, call: Call, order: Load, repli
             tasks.create_task(answer(decode(line)))
 
 
-async def _attempt_awaited(call: Call, asked: ToScore, timeout_s: float) -> Reply:
-    limit = asyncio.timeout(timeout_s)
+async def _attempt_awaited(call: Call, asked: ToScore, order: Load) -> Reply:
+    limit = asyncio.timeout(order.timeout_s)
     try:
         async with limit:
             returned = await call(asked.responses)
     except BaseException as error:
         return Reply(late=True) if limit.expired() else _told(error)
-    return _attempt(lambda: returned, _judge(call, asked))[1]
+    return _attempt(lambda: returned, _judge(call, asked, order))[1]
 
 
-def _judge(call: Call, asked: ToScore) -> Callable[[Any], Reply]:
-    return lambda returned: Reply(as_results(returned, len(asked.responses), call.takes.several))
+def _judge(call: Call, asked: ToScore, order: Load) -> Callable[[Any], Reply]:
+    read = as_answers if order.answers else as_results
+    return lambda returned: Reply(read(returned, len(asked.responses), call.takes.several))
 
 
 def load(function: str) -> Callable[..., Any]:

@@ -24,6 +24,8 @@ class Load(msgspec.Struct, frozen=True):
     """Lines that an asynchronous function works on at a time."""
     timeout_s: float
     """A line whose answer takes an asynchronous function longer is given up; any other is the worker's to time."""
+    answers: bool = False
+    """It is an environment, and returns answers; any other function returns scores."""
 
 
 class ToScore(msgspec.Struct, frozen=True):

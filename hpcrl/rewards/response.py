@@ -24,6 +24,8 @@ class Response(msgspec.Struct, frozen=True):
     """Whether it ended by itself, not at the longest length."""
     tokens: tuple[int, ...] = ()
     """As they were sampled."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The whole chat, the response last; of what an environment answers."""
     model_scores: Mapping[str, float] = {}
     """Role → what its model says of it, of the models that are components of the reward; NaN where it says nothing."""
 
@@ -45,6 +47,10 @@ class Result(msgspec.Struct, frozen=True):
     dropped: bool = False
     error: str = ""
     """Why it has been dropped."""
+    message: str = ""
+    """What an environment answers."""
+    done: bool = False
+    """Whether it has nothing more to answer."""
 
 
 def dropped(error: HpcrlError) -> Result:

@@ -12,6 +12,8 @@ EXPECTED = (
     '(character, number) under "scores" (no tuple, no list)'
 )
 
+ANSWER = "(message, done, reward), or a mapping with these: a text or None, True or False, and a number"
+
 
 def as_results(returned: Any, count: int, several: bool) -> list[Result]:
     """A result per response."""
@@ -44,6 +46,24 @@ def as_result(returned: Any) -> Result:
         raise TypeError(f"returned {_shown(returned)}; expected {EXPECTED}")
     score = returned["score"]
     return Result(None if score is None else _number(score, returned), numbers)
+
+
+def as_answers(returned: Any, count: int, several: bool) -> list[Result]:
+    """What an environment returned of one chat: the message after it, whether the chat is over, and its reward."""
+    if isinstance(returned, Mapping):
+        strange = sorted(set(map(str, returned)) - {"message", "done", "reward"})
+        parts = () if strange else (returned.get("message"), returned.get("done", False), returned.get("reward", 0.0))
+    else:
+        parts = tuple(returned) if isinstance(returned, tuple | list) else ()
+    if len(parts) != 3:
+        raise TypeError(f"returned {_shown(returned)}; expected {ANSWER}")
+    message, done, reward = parts
+    done = _plain(done)
+    if not (message is None or isinstance(message, str)) or not isinstance(done, bool):
+        raise TypeError(f"returned {_shown(returned)}; expected {ANSWER}")
+    if not done and not message:
+        raise ValueError(f"returned {_shown(returned)}, which is neither over nor has a message for the model")
+    return [Result(_number(0.0 if reward is None else reward, reward), message=message or "", done=done)]
 
 
 def _places(pairs: Any) -> tuple[tuple[int, float], ...]:

@@ -5,9 +5,8 @@ import signal
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Protocol
 
-from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import HpcrlError, InternalError, KilledForMemoryError, UserCodeError
 from hpcrl.rewards.messages import Load, Reply
 from hpcrl.rewards.outcome import ErrorRule
@@ -17,14 +16,33 @@ from hpcrl.rewards.user_process import Asked, UserProcess
 WHILE_IMPORTED = "while it was imported"
 
 
+class Calling(Protocol):
+    """The section of a reward or an environment, as far as it says how its function is called."""
+
+    @property
+    def on_error(self) -> Literal["fail", "drop", "retry"]: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def processes(self) -> int: ...
+    @property
+    def concurrency(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+
+
 class UserFunction:
     """A user's function. Whoever kills a process from outside (the kernel, for want of memory) has it begun anew."""
 
-    def __init__(self, key: str, function: str, kwargs: Mapping[str, Any], reward: RewardConfig) -> None:
+    def __init__(
+        self, key: str, function: str, kwargs: Mapping[str, Any], how: Calling, *, answers: bool = False
+    ) -> None:
+        """`answers`: it is an environment's, and returns answers, not scores."""
         self._named = f"{key} {function}"
-        self._reward = reward
-        self._rule = ErrorRule(reward.on_error)
-        self._order = Load(function, dict(kwargs), reward.concurrency, reward.timeout_s)
+        self._section = key.partition(".")[0]
+        self._how = how
+        self._rule = ErrorRule(how.on_error)
+        self._order = Load(function, dict(kwargs), how.concurrency, how.timeout_s, answers)
         self._processes: list[UserProcess] = []
         self._killed_in_import = False
         self._work = _Work(())
@@ -40,7 +58,7 @@ class UserFunction:
         """
         self._work = _Work(responses)
         try:
-            while len(self._processes) < self._reward.processes:
+            while len(self._processes) < self._how.processes:
                 self._processes.append(UserProcess(self._order))
             while not self._work.is_done or any(it.takes is None for it in self._processes):
                 self._deal()
@@ -63,7 +81,7 @@ class UserFunction:
             for process in open_:
                 takes = process.takes
                 assert takes is not None
-                if numbers := self._work.take(self._reward.batch_size if takes.several else 1):
+                if numbers := self._work.take(self._how.batch_size if takes.several else 1):
                     process.ask(Asked(numbers, tuple(self._work.responses[number] for number in numbers)))
             open_ = [process for process in open_ if process.room > 0]
 
@@ -134,7 +152,7 @@ class UserFunction:
     def _late(self, asked: Asked) -> UserCodeError:
         limit_s = self._processes[0].limit_s
         return self._failure(
-            f"took longer than {limit_s:g} s {_where(asked)}\nMake it faster, or raise reward.timeout_s."
+            f"took longer than {limit_s:g} s {_where(asked)}\nMake it faster, or raise {self._section}.timeout_s."
         )
 
     def _failure(self, what: str, traceback: str = "") -> UserCodeError:

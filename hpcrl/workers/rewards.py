@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.config.generation import EvaluationConfig, GenerationConfig
+from hpcrl.config.environment import ends_of
+from hpcrl.config.generation import EvaluationConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample, grouped
 from hpcrl.data.tokens import before_stop
 from hpcrl.dataflow.graph import MFC
-from hpcrl.recipes.texts import ASKED
+from hpcrl.recipes.texts import SCORED_BY
 from hpcrl.rewards.pass_at import pass_statistics
 from hpcrl.rewards.places import token_rewards
 from hpcrl.rewards.response import Response
@@ -70,8 +71,8 @@ class Reward:
         said: list[dict[str, float]] = [{} for _ in range(count)]
         if "finished" in batch.keys:
             ended = [part for of_sample in batch.parts("finished") for part in of_sample]
-        for role, asked in ASKED.items():
-            if (key := asked.outputs[0]) in batch.keys:
+        for role, key in SCORED_BY.items():
+            if key in batch.keys:
                 found = (float(part[0]) for of_sample in batch.parts(key) for part in of_sample)
                 said = [{**known, role: score} for known, score in zip(said, found, strict=True)]
         texts = [
@@ -79,8 +80,7 @@ class Reward:
             for sample, prompt, of_sample in zip(batch.ids, batch.rows("prompts"), parts, strict=True)
             for response in of_sample
         ]
-        generation: GenerationConfig | None = getattr(self.experiment, "generation", None)
-        stop = () if generation is None else generation.stop
+        stop = ends_of(self.experiment)
         return [
             Response(
                 prompt=self._texts.decode(prompt),

@@ -33,6 +33,7 @@ LOGGED = {
     "ppo": {"price", "value_loss"},
     "grpo": {"kept", "trained"},
     "judge": {"loss"},
+    "tool": {"loss"},
     "ahead": {"beta"},
     "surprise": {"dull", "surprise"},
 }

@@ -1,0 +1,266 @@
+"""Responses of several turns: what an environment answers is read and not learnt, and asked for once."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.chaos import remains, whole_run
+from support.hosts import run_of, write_task
+from support.struck_layouts import Blow, check_struck
+from support.tiny_ppo import tiny_ppo
+
+from hpcrl.config.data import DataConfig, GroupDataConfig
+from hpcrl.config.environment import EnvironmentConfig
+from hpcrl.config.generation import EvaluationConfig, GenerationConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.config.validate import collect
+from hpcrl.data.chat import ChatTemplate
+from hpcrl.data.datasets import Texts
+from hpcrl.data.tokens import load_tokens
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import DataError, UserCodeError
+from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.recipes.grpo import GRPOExperiment
+from hpcrl.recipes.reinforce_plus_plus import ReinforcePlusPlusExperiment
+from hpcrl.recipes.remax import RemaxExperiment
+from hpcrl.recipes.rloo import RLOOExperiment
+from hpcrl.rewards.response import Response, Result
+from hpcrl.workers.environment import Environment, Talk, process_of
+
+TOOL = """
+def answer(messages, row):
+    turns = [it["content"] for it in messages if it["role"] == "assistant"]
+    digits = sum(map(int, filter(str.isdigit, turns[-1])))
+    return f"{digits % 10}=", digits % 3 == 0, digits / 10
+
+
+def size(response):
+    return len(response)
+"""
+TURNS, LONGEST = 3, 24
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    (folder / "tool.py").write_text(TOOL)
+    return folder
+
+
+def talking(task: Path, workers: int = 1, **environment: Any) -> Any:
+    made = tiny_ppo(task, nodes=1, workers=workers)
+    own = {"function": f"{task / 'tool.py'}:answer", "max_turns": TURNS, **environment}
+    return replace(
+        made,
+        environment=EnvironmentConfig(**own),
+        reward=RewardConfig(
+            components={
+                "tool": {"role": "environment"},
+                "size": {"function": f"{task / 'tool.py'}:size", "weight": 0.01},
+            }
+        ),
+        generation=GenerationConfig(max_new_tokens=LONGEST, stop=("#",), slots=8),
+        ppo=replace(made.ppo, old_logprobs="recomputed", minibatches=2),
+    )
+
+
+def parts(tokens: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+    """A response's turns, the model's and the answers' in turn."""
+    cuts = np.flatnonzero(np.diff(mask.astype(int))) + 1
+    return np.split(tokens, cuts)
+
+
+def test_a_response_is_the_models_turns_as_they_were_sampled_with_the_answers_between(task: Path) -> None:
+    with run_of(talking(task)) as conductor:
+        rows = conductor.step(1).rows
+    tokens = load_tokens(task / "model")
+    keys = ("responses", "response_mask", "turns", "environment_scores", "logprobs", "old_logprobs", "finished")
+    lengths = Counter[int]()
+    space: dict[str, Any] = {"__file__": str(task / "tool.py")}
+    exec(TOOL, space)
+    for response, mask, turns, score, logprobs, again, finished in zip(*map(rows.rows, keys), strict=True):
+        said, messages = parts(response, mask), json.loads(bytes(turns))
+        assert mask[0] and len(said) in (2 * i + 1 for i in range(TURNS))
+        assert [it["role"] for it in messages] == ["assistant", "user"] * (len(said) // 2) + ["assistant"]
+        total, chat = 0.0, []
+        for i, (part, message) in enumerate(zip(said, messages, strict=True)):
+            chat.append(message)
+            if i % 2:
+                assert tokens.decode(part) == f"\n{message['content']}\n".replace("\n", " ")
+                continue
+            assert message["content"] == tokens.decode(part).partition("#")[0]
+            answer, done, reward = space["answer"](chat, {"id": "0"})
+            total += reward
+            if i + 1 < len(said):
+                assert not done and messages[i + 1]["content"] == answer
+            elif not done and len(said) < 2 * TURNS - 1:
+                assert not finished[0] and len(response) + len(answer) + 2 >= LONGEST
+        assert score[0] == pytest.approx(total) and len(response) <= LONGEST
+        assert not logprobs[~mask].any()
+        np.testing.assert_allclose(logprobs[mask], again[mask], atol=2e-5)
+        lengths[len(said)] += 1
+    assert len(lengths) > 1, lengths
+    components = np.stack(rows.rows("reward_components"))
+    assert components[:, 1].tolist() == [len(tokens.decode(row)) for row in rows.rows("responses")]
+    assert np.array_equal(components[:, 0], np.concatenate(rows.rows("environment_scores")))
+
+
+@pytest.fixture(scope="module")
+def whole(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], RunDirectory]:
+    return cache(lambda workers: whole_run(tmp_path_factory.mktemp("whole"), talking(task, workers)))
+
+
+def test_two_workers_find_what_one_finds(task: Path, whole: Callable[[int], RunDirectory]) -> None:
+    one, two = (remains(whole(workers)).metrics for workers in (1, 2))
+    assert one[0].keys() == two[0].keys()
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5, nan_ok=True)
+    steps = [row for row in one if row["step"]]
+    assert any(0 < row["environment_turn1/done"] < 1 for row in steps)
+    assert all(row["environment_turn1/environment_score"] > 0 for row in steps)
+    assert any("eval_environment_turn1/done" in row for row in one)
+
+
+BLOWS = [
+    Blow("worker-0", "worker.call", 2),
+    Blow("worker-1", "worker.executed", 3),
+    Blow("master", "journal.after", 6, "all"),
+]
+
+
+@pytest.mark.parametrize("blow", BLOWS, ids=lambda blow: f"{blow.who}-{blow.point}")
+def test_killed_among_its_turns_a_run_ends_with_the_same_bits(
+    task: Path, tmp_path: Path, whole: Callable[[int], RunDirectory], blow: Blow
+) -> None:
+    check_struck(tmp_path, talking(task, 2), blow, whole(2))
+
+
+OTHERS: dict[str, Any] = {
+    "grpo": GRPOExperiment,
+    "rloo": RLOOExperiment,
+    "reinforce_plus_plus": ReinforcePlusPlusExperiment,
+    "remax": RemaxExperiment,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_algorithm_learns_from_the_models_own_tokens(task: Path, name: str) -> None:
+    of = talking(task)
+    data = DataConfig if name == "remax" else GroupDataConfig
+    own = {} if name == "remax" else {"samples_per_prompt": 2}
+    same = ("actor", "reference", "reward", "environment", "generation", "cluster", "control")
+    experiment = OTHERS[name](
+        data=data(train=of.data.train, batch_size=4, **own), **{key: getattr(of, key) for key in same}
+    )
+    with run_of(experiment) as conductor:
+        done = conductor.step(1)
+    masks, lengths = done.rows.rows("response_mask"), done.rows.length("responses")
+    assert tuple(map(len, masks)) == lengths and not all(mask.all() for mask in masks)
+    loss, weight = done.outcomes["actor_train"].stats["loss"]
+    assert np.isfinite(loss) and weight > 0
+    if name == "remax":
+        assert {"base_responses", "base_rewards"} <= set(done.rows.keys)
+
+
+def problems(task: Path, **sections: Any) -> str:
+    return "\n".join(map(str, collect(replace(talking(task), **sections), ALL_CHECKS, [])))
+
+
+def test_what_cannot_be_is_refused(task: Path) -> None:
+    assert problems(task) == ""
+    several = GenerationConfig(max_new_tokens=9, evaluation=EvaluationConfig(temperature=1.0, samples_per_prompt=2))
+    assert "generation.evaluation.samples_per_prompt = 2 must be 1 with" in problems(task, generation=several)
+    assert 'environment.function = answer must be "file.py:NAME"' in problems(
+        task, environment=EnvironmentConfig(function="answer")
+    )
+    assert "environment.kwargs belongs to environment.function" in problems(
+        task, environment=EnvironmentConfig(kwargs={"a": 1})
+    )
+    alone = problems(task, environment=EnvironmentConfig())
+    assert "reward.components.tool.role = environment must be a role that scores: reward_model, judge" in alone
+    served = problems(task, calls={"actor_turn2_gen": {"backend": "vllm", "mesh": "0", "layout": "d1"}})
+    assert "calls.actor_turn2_gen has its responses made by a server" in served
+
+
+GAME = """
+class Game:
+    def __init__(self, goal):
+        self.goal = goal
+
+    def step(self, messages, row):
+        return {"message": f"{row['id']}: {self.goal} of {len(messages)}"}
+
+
+def silent(messages, row):
+    return None, False, 0.0
+
+
+def no_answer(messages, row):
+    return 3
+
+
+def together(prompts, rows):
+    return []
+
+
+async def later(messages, row):
+    return "so", False, 1
+"""
+
+
+def test_a_class_is_made_once_and_its_step_answers(tmp_path: Path) -> None:
+    (tmp_path / "game.py").write_text(GAME)
+
+    def answers(name: str, **kwargs: Any) -> list[Result]:
+        config = EnvironmentConfig(function=f"{tmp_path / 'game.py'}:{name}", kwargs=kwargs)
+        process = process_of("environment", config)
+        try:
+            return process.score([Response("", "x", {"id": "7"}, messages=({"role": "user", "content": "x"},))])
+        finally:
+            process.close()
+
+    assert answers("Game", goal=5) == [Result(0.0, message="7: 5 of 1")]
+    assert answers("later") == [Result(1.0, message="so")]
+    for name, said in (
+        ("silent", "neither over nor has a message"),
+        ("no_answer", r"returned 3; expected \(message, done, reward\)"),
+        ("together", "it takes several chats together"),
+        ("nothing", "has no function 'nothing'"),
+    ):
+        with pytest.raises(UserCodeError, match=said):
+            answers(name)
+    with pytest.raises(UserCodeError, match="goal"):
+        answers("Game")
+
+
+TEMPLATE = (
+    "{% for it in messages %}[{{ it.role }}]{{ it.content }}{% if it.role == 'assistant' %}<eos>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def test_an_answer_stands_as_the_chat_template_has_it() -> None:
+    template = ChatTemplate(TEMPLATE, {}, {})
+    assert template.between({"role": "tool", "content": "7"}) == "<eos>[tool]7[assistant]"
+    with pytest.raises(DataError, match="does not write an answer as it is"):
+        ChatTemplate("{{ messages[0].content }}", {}, {}).between({"role": "tool", "content": "7"})
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_ends_a_turn_stands_once_in_it(task: Path, ended: bool) -> None:
+    tokens = load_tokens(task / "model")
+    template = ChatTemplate(TEMPLATE.replace("[{{ it.role }}]", "").replace("[assistant]", "="), {}, {})
+    role = Environment("environment", talking(task), Texts(tokens, {}), template)
+    said = np.array([1, tokens.eos_id] if ended else [1], np.int32)
+    talk = Talk(said, np.zeros(len(said)), np.ones(len(said), np.bool_), True, [{"role": "assistant", "content": "1"}])
+    role._take(talk, Result(0.0, message="7"), False)
+    role.close()
+    assert talk.tokens.tolist() == [1, tokens.eos_id, 7, 11]
+    assert talk.mask.tolist() == [True, ended, False, False]
