@@ -32,6 +32,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.search import SearchConfig
@@ -43,7 +44,6 @@ from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.plan import plan_for
 from hpcrl.placement.searching import chains_of
 from hpcrl.placement.settling import Found, search_for
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.simulation.clock import SECOND_NS
 from hpcrl.simulation.durations import durations_of

@@ -1271,6 +1271,7 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 
 # ── all of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
+ENVIRONMENTS = "algos/test_environment.py::test_what_cannot_be_is_refused_and_can_be_set"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 SEARCHED = "test_search_page.py::test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on"
 SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
@@ -1580,6 +1581,11 @@ ELSEWHERE = {
     "launch/next_code.py: Accept all of them: --accept-changed {}": (
         "launch/test_next_code.py::test_a_file_of_several_settings_is_taken_anew_with_all_of_them"
     ),
+    "config/environment.py: Set {}.": ENVIRONMENTS,
+    "config/environment.py: Set {}.function.": ENVIRONMENTS,
+    "recipes/environment.py: Set generation.evaluation.samples_per_prompt.": ENVIRONMENTS,
+    "recipes/environment.py: Set generation.segment.": ENVIRONMENTS,
+    "recipes/environment.py: Leave backend out of calls.{}.": ENVIRONMENTS,
     "launch/next_code.py: Have it change the same roles, or submit a new run.": (
         "launch/test_changed_script.py::test_a_script_is_changed_in_the_middle_of_a_run"
     ),

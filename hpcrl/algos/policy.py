@@ -25,11 +25,11 @@ from hpcrl.algos.functional.losses import (
     token_ratio,
 )
 from hpcrl.algos.training import Training
+from hpcrl.config.kl import KLConfig
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Columns, Engine, Objective, Predictions, Statistic
 from hpcrl.recipes.policy import (
     ADAPTIVE_ERROR_LIMIT,
-    KLConfig,
     PolicyConfig,
     PolicyExperiment,
     batch,

@@ -12,7 +12,7 @@ def go_on(engine: Engine, config: GenerationConfig, run_seed: int, work: Work) -
     """A further turn of the responses that are open, as long as generation.max_new_tokens leaves them."""
     batch = work.batch
     begun, is_open = batch.rows("responses"), [bool(row[0]) for row in batch.rows("open")]
-    where = [i for i, goes_on in enumerate(is_open) if goes_on]
+    where = [i for i, more in enumerate(is_open) if more]
     made = engine.generate(
         [np.concatenate([batch.rows("prompts")[i], begun[i]]) for i in where],
         [sample_seed(run_seed, work.step, work.call, batch.ids[i]) for i in where],

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.controller.user_code import misuse
 from hpcrl.plugins import load
-from hpcrl.recipes.policy import ADAPTIVE_ERROR_LIMIT, KLConfig, PolicyConfig
+from hpcrl.recipes.policy import ADAPTIVE_ERROR_LIMIT, PolicyConfig
 
 Rows = Mapping[str, Sequence[np.ndarray]]
 

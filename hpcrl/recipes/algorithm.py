@@ -21,7 +21,8 @@ from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
 from hpcrl.data.form import Form
 from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind, evaluates
-from hpcrl.dataflow.graph import MFC, Graph, build_graph, under_other_keys
+from hpcrl.dataflow.graph import MFC, Graph, build_graph
+from hpcrl.dataflow.renamed import under_other_keys
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import HeadKind
 from hpcrl.plugins import Room, find, names
@@ -179,12 +180,14 @@ class Algorithm(Generic[E]):
         for role, kind in self.roles.items():
             own |= registered_forms(role, kind.methods)
         every = own | {EVAL_PREFIX + key: form for key, form in own.items()}
-        calls = segmented(self.declared(experiment), experiment)
+        declared = self.declared(experiment)
+        made = (key for call in declared for key in call.outputs)
+        every |= {key: form for key in made if (form := form_between(key)) is not None}
+        calls = segmented(declared, experiment)
         for call in calls:
             if call.segment is not None and not call.segment.last:
                 every |= {key: every[key.rpartition("_")[0]] for key in call.outputs}
         makers = {key: call.role for call in calls for key in (*call.outputs, *call.shown)}
-        every |= {key: form for key in makers if (form := form_between(key)) is not None}
         # An environment hands on what the model has said.
         handed_on = [key for key, role in makers.items() if role == ENVIRONMENT and key.endswith("logprobs")]
         makers |= dict.fromkeys(handed_on, "actor")

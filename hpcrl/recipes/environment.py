@@ -5,13 +5,17 @@ over has rows of length 0 in the rounds that follow.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from hpcrl.config.environment import ENVIRONMENT, EnvironmentConfig
+from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.form import BYTES, FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
+from hpcrl.recipes.served import is_served
 
 SAID: Mapping[str, Form] = {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS}
 """What a turn of the model's makes."""
@@ -46,6 +50,39 @@ def form_between(key: str) -> Form | None:
 def is_turn(call: MFC) -> bool:
     """Whether it is a call of a round behind the first."""
     return _TURN.fullmatch(call.name) is not None
+
+
+def masked(config: EnvironmentConfig) -> tuple[str, ...]:
+    """The key that says which tokens are the model's, where some are not."""
+    return () if config.function is None else ("response_mask",)
+
+
+def turn_problems(config: EnvironmentConfig, experiment: Any, calls: Iterable[MFC]) -> Iterator[Problem]:
+    """What responses of several turns cannot be."""
+    generation: GenerationConfig = experiment.generation
+    if config.function is None:
+        return
+    own = generation.evaluation.samples_per_prompt
+    if own > 1:
+        yield Problem(
+            ("generation.evaluation.samples_per_prompt", "environment.function"),
+            f"generation.evaluation.samples_per_prompt = {own} must be 1 with an environment.",
+            "Set generation.evaluation.samples_per_prompt.",
+        )
+    if generation.segment is not None:
+        yield Problem(
+            ("generation.segment", "environment.function"),
+            f"generation.segment = {generation.segment} must be null with an environment, whose turns are drawn whole.",
+            "Set generation.segment.",
+        )
+    for call in calls:
+        if call.kind == "generate" and call.role == "actor" and is_served(experiment, call.name):
+            yield Problem(
+                ("calls", "environment.function"),
+                f"calls.{call.name} has its responses made by a server, which bounds no turn by what is left of "
+                "generation.max_new_tokens.",
+                f"Leave backend out of calls.{call.name}.",
+            )
 
 
 def rounds(config: EnvironmentConfig, first: MFC) -> Iterator[MFC]:

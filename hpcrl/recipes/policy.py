@@ -20,6 +20,7 @@ from hpcrl.config.fields import ChangeClass, sections_of
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.judge import JudgeConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
@@ -28,7 +29,7 @@ from hpcrl.data.form import NUMBERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import RoleKind
-from hpcrl.recipes.environment import GENERATED, rounds
+from hpcrl.recipes.environment import GENERATED, masked, rounds, turn_problems
 from hpcrl.recipes.environment import MADE as TALKED
 from hpcrl.recipes.served import is_served
 from hpcrl.recipes.texts import (
@@ -51,40 +52,6 @@ ADAPTIVE_ERROR_LIMIT = 0.2
 OldLogprobs = Literal["sampled", "recomputed", "own"]
 """Whose log-probabilities a ratio is over: the rollout's, those of an inference before the first update, or, where one
 update makes every ratio 1, the model's own at that moment."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KLConfig:
-    """The price of leaving the reference."""
-
-    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
-
-    mode: Annotated[Literal["none", "reward", "loss"], ChangeClass.FORK] = "none"
-    """Where the penalty is: in each token's reward, in the loss, or nowhere; then there is no reference."""
-    coef: NonNegative = 1e-3
-    """Weight of the penalty, or its first value if adaptive; a run that has trained goes on from its recorded value. At
-    0 there is no reference."""
-    estimator: Literal["k1", "k2", "k3", "abs"] | None = None
-    """Of d = log p_actor - log p_reference of a sampled token: d, d²/2, exp(-d) - 1 + d (d within ±20, the result
-    within ±10) or |d|; null: k1 in the reward, k3 in the loss."""
-    adaptive: Annotated[bool, ChangeClass.FORK] = False
-    """Steer the weight so that the KL stays near target (Ziegler et al. 2019)."""
-    target: Annotated[Positive, ChangeClass.FORK] = 0.1
-    """The KL per token that an adaptive weight aims at."""
-    horizon: Annotated[Positive, ChangeClass.FORK] = 10_000.0
-    """Samples over which an adaptive weight moves by a fifth at most; a step has fewer than five times as many."""
-    reference_ema: EMAConfig = EMAConfig()
-    """Whether the reference follows the actor."""
-
-    @property
-    def used(self) -> bool:
-        """Whether there is a reference."""
-        return self.mode != "none" and self.coef > 0
-
-    @property
-    def by(self) -> str:
-        """The estimator."""
-        return self.estimator or ("k3" if self.mode == "loss" else "k1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,12 +212,7 @@ def rollout_keys(experiment: PolicyExperiment) -> tuple[str, ...]:
     """What a train_step reads of a rollout."""
     keys = ("prompts", "responses", "finished", "logprobs", "rewards", "token_rewards")
     again = ("old_logprobs",) * (old_logprobs(experiment) == "recomputed")
-    return (*keys, *masked(experiment), *again, *("ref_logprobs",) * policy_of(experiment).kl.used)
-
-
-def masked(experiment: PolicyExperiment) -> tuple[str, ...]:
-    """The key that says which tokens are the model's, where some are not."""
-    return () if experiment.environment.function is None else ("response_mask",)
+    return (*keys, *masked(experiment.environment), *again, *("ref_logprobs",) * policy_of(experiment).kl.used)
 
 
 def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[str] = ()) -> tuple[MFC, ...]:
@@ -307,7 +269,7 @@ def check(experiment: PolicyExperiment) -> Iterator[Problem]:
     yield from _kl_problems(name, policy.kl, samples)
     yield from _length_problems(name, policy, experiment.generation.max_new_tokens)
     yield from _statistic_problems(name, experiment)
-    yield from _turn_problems(experiment)
+    yield from turn_problems(experiment.environment, experiment, calls(experiment))
     if isinstance(policy, GroupPolicyConfig):
         yield from metric_problems(policy.filter_groups, f"{name}.filter_groups", experiment.reward)
     if policy.importance_cap is not None and old_logprobs(experiment) == "sampled":
@@ -317,28 +279,6 @@ def check(experiment: PolicyExperiment) -> Iterator[Problem]:
             f"= {policy.old_logprobs} (actor.dtype = {experiment.actor.dtype}) both are the rollout's.",
             f"Set {name}.old_logprobs to recomputed, or {name}.importance_cap to null.",
         )
-
-
-def _turn_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
-    """What responses of several turns cannot be."""
-    function, own = experiment.environment.function, experiment.generation.evaluation
-    if function is None:
-        return
-    if own.samples_per_prompt > 1:
-        yield Problem(
-            ("generation.evaluation.samples_per_prompt", "environment.function"),
-            f"generation.evaluation.samples_per_prompt = {own.samples_per_prompt} must be 1 with an environment.",
-            "Set generation.evaluation.samples_per_prompt.",
-        )
-    calls_that_generate = [call.name for call in calls(experiment) if call.kind == "generate" and call.role == "actor"]
-    for call in calls_that_generate:
-        if is_served(experiment, call):
-            yield Problem(
-                ("calls", "environment.function"),
-                f"calls.{call} has its responses made by a server, which bounds no turn by what is left of "
-                "generation.max_new_tokens.",
-                f"Leave backend out of calls.{call}.",
-            )
 
 
 def critic_problems(experiment: PolicyExperiment) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, computed
+from hpcrl.recipes.environment import masked
 from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
 from hpcrl.recipes.texts import TRAINED
 
@@ -75,7 +76,7 @@ def recipe(experiment: PPOExperiment) -> tuple[MFC, ...]:
     values = values_of(experiment)
     rollout = (*policy.rollout_keys(experiment), *values)
     critic = (
-        MFC("critic_inf", "critic", "inference", ("prompts", "responses", *policy.masked(experiment)), values),
+        MFC("critic_inf", "critic", "inference", ("prompts", "responses", *masked(experiment.environment)), values),
         MFC("critic_train", "critic", "train_step", rollout, shown=("returns",)),
     )
     return policy.calls(experiment, critic, values)

@@ -11,7 +11,8 @@ import msgspec
 from hpcrl.config.fields import NameText
 from hpcrl.data.form import BYTES, FLAGS, NUMBERS, TOKENS
 from hpcrl.data.rows.prompts import PROMPTS
-from hpcrl.dataflow.graph import MFC, under_other_keys
+from hpcrl.dataflow.graph import MFC
+from hpcrl.dataflow.renamed import under_other_keys
 from hpcrl.errors import Problem
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind

@@ -101,8 +101,8 @@ class Environment:
             return [Talk(np.zeros(0, np.int32), np.zeros(0, kind), np.zeros(0, np.bool_), False) for kind in kinds]
         keys = ("responses", "logprobs", "response_mask", "finished", "turns", "environment_scores", "open")
         return [
-            Talk(tokens, logprobs, mask, bool(ended[0]), json.loads(turns.tobytes()), float(score[0]), bool(goes_on[0]))
-            for tokens, logprobs, mask, ended, turns, score, goes_on in zip(*map(batch.rows, keys), strict=True)
+            Talk(tokens, logprobs, mask, bool(ended[0]), json.loads(turns.tobytes()), float(score[0]), bool(more[0]))
+            for tokens, logprobs, mask, ended, turns, score, more in zip(*map(batch.rows, keys), strict=True)
         ]
 
     def _chat(self, batch: SequenceSample, call: MFC, i: int, talk: Talk) -> Response:

@@ -13,6 +13,7 @@ from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
 from hpcrl.config.ema import EMAConfig
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.order import group_of
@@ -20,7 +21,6 @@ from hpcrl.durable.journal import Blended, Checkpointed, Done, Trained
 from hpcrl.durable.step_lines import steps_in
 from hpcrl.inspect.reader import merged_metrics
 from hpcrl.recipes.grpo import GRPOConfig, GRPOExperiment
-from hpcrl.recipes.policy import KLConfig
 
 SCARCE = """
 def scarce(prompt, response):

@@ -173,20 +173,26 @@ def problems(task: Path, **sections: Any) -> str:
     return "\n".join(map(str, collect(replace(talking(task), **sections), ALL_CHECKS, [])))
 
 
-def test_what_cannot_be_is_refused(task: Path) -> None:
+def test_what_cannot_be_is_refused_and_can_be_set(task: Path) -> None:
+    """What each names is changed in the next line, and nothing else is wrong."""
     assert problems(task) == ""
     several = GenerationConfig(max_new_tokens=9, evaluation=EvaluationConfig(temperature=1.0, samples_per_prompt=2))
     assert "generation.evaluation.samples_per_prompt = 2 must be 1 with" in problems(task, generation=several)
-    assert 'environment.function = answer must be "file.py:NAME"' in problems(
-        task, environment=EnvironmentConfig(function="answer")
-    )
-    assert "environment.kwargs belongs to environment.function" in problems(
-        task, environment=EnvironmentConfig(kwargs={"a": 1})
-    )
+    own = replace(several, evaluation=EvaluationConfig(temperature=1.0), segment=3)
+    assert "generation.segment = 3 must be null with an environment" in problems(task, generation=own)
+    assert problems(task, generation=replace(own, segment=None)) == ""
+    nameless, there = EnvironmentConfig(function="answer"), f"{task / 'tool.py'}:answer"
+    assert 'environment.function = answer must be "file.py:NAME"' in problems(task, environment=nameless)
+    assert problems(task, environment=replace(nameless, function=there)) == ""
+    loose = EnvironmentConfig(kwargs={"a": 1})
+    assert "environment.kwargs belongs to environment.function" in problems(task, environment=loose)
+    assert problems(task, environment=replace(loose, function=there)) == ""
     alone = problems(task, environment=EnvironmentConfig())
     assert "reward.components.tool.role = environment must be a role that scores: reward_model, judge" in alone
-    served = problems(task, calls={"actor_turn2_gen": {"backend": "vllm", "mesh": "0", "layout": "d1"}})
+    entry = {"mesh": "0", "layout": "d1"}
+    served = problems(task, calls={"actor_turn2_gen": {**entry, "backend": "vllm"}})
     assert "calls.actor_turn2_gen has its responses made by a server" in served
+    assert problems(task, calls={"actor_turn2_gen": entry}) == ""
 
 
 GAME = """

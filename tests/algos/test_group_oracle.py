@@ -14,10 +14,10 @@ from hpcrl.algos import grpo, ppo, reinforce_plus_plus, remax, rloo
 from hpcrl.algos.estimates import estimate
 from hpcrl.algos.functional.groups import Groups, standardised
 from hpcrl.algos.functional.totals import alone
+from hpcrl.config.kl import KLConfig
 from hpcrl.data.order import group_of
 from hpcrl.data.samples import SequenceSample
 from hpcrl.engines.engine import Sequences
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.workers.host import Work
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}

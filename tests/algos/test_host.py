@@ -25,6 +25,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency, ProfileConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.checkpoints import DamagedCheckpointError
@@ -36,7 +37,6 @@ from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import ModelName, plan_for
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.workers.host import HostContext, Work

@@ -11,7 +11,8 @@ import torch
 
 from hpcrl.algos.functional.losses import AGGREGATIONS, Denominators, token_weights
 from hpcrl.algos.policy import policy_loss
-from hpcrl.recipes.policy import KLConfig, PolicyConfig
+from hpcrl.config.kl import KLConfig
+from hpcrl.recipes.policy import PolicyConfig
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
 LONGEST = 20

@@ -16,6 +16,7 @@ from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
 
 from hpcrl.config.ema import EMAConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
@@ -26,7 +27,6 @@ from hpcrl.families.reader import parameters_of
 from hpcrl.models.pretrained import read_config, write_random_pretrained
 from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import experiment_from
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)

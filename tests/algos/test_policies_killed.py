@@ -18,11 +18,12 @@ from support.tiny_models import gemma3_config, qwen3_config
 from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
 
 from hpcrl.config.filter_groups import FilterGroupsConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
-from hpcrl.recipes.policy import KLConfig, PolicyExperiment, section_of
+from hpcrl.recipes.policy import PolicyExperiment, section_of
 
 POLICIES = [name for name in names(ALGORITHMS) if issubclass(algorithm_of(name).experiment, PolicyExperiment)]
 CHOOSES = FilterGroupsConfig(metric="accuracy", max_rounds=20)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from support.hosts import run_of, write_task
 
+from hpcrl.config.kl import KLConfig
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
-from hpcrl.recipes.policy import KLConfig, PolicyExperiment, section_of
+from hpcrl.recipes.policy import PolicyExperiment, section_of
 
 POLICIES = [name for name in names(ALGORITHMS) if issubclass(algorithm_of(name).experiment, PolicyExperiment)]
 STEPS = 10

@@ -14,13 +14,13 @@ from hpcrl.algos.estimates import estimate, responses, shaped
 from hpcrl.algos.functional.totals import alone
 from hpcrl.algos.policy import Reference
 from hpcrl.algos.ppo import Critic, generalised, value_statistics
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.minibatches import minibatches_of_all_passes
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.schedule import learning_rate
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import PPOConfig
 from hpcrl.workers.host import Work
 

@@ -10,11 +10,11 @@ from support.rollouts import cut, ppo_actor, ppo_experiment, rollout
 from support.tiny import flat, native
 
 from hpcrl.algos.ppo import Critic
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Decision, Sequences
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import PPOConfig
 from hpcrl.workers.host import Work
 

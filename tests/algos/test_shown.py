@@ -16,12 +16,12 @@ from support.tiny_ppo import tiny_ppo
 from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
 
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.samples import SamplesConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.grpo import GRPOConfig, GRPOExperiment
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import PPOConfig, PPOExperiment
 
 POINTS = {

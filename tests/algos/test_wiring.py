@@ -11,10 +11,10 @@ from support.tiny import native
 
 from hpcrl.algos.estimates import responses
 from hpcrl.algos.ppo import Critic
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import PPOConfig
 from hpcrl.workers.host import Work
 

@@ -8,10 +8,10 @@ import pytest
 
 from hpcrl.algos.policy import KLCoefficient
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.controller.advantages import adapt_kl, advantages
 from hpcrl.errors import UserCodeError
 from hpcrl.recipes.grpo import GRPOConfig
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import PPOConfig
 
 PLAIN = PPOConfig(whiten_advantages=False, gae_lambda=0.9, discount=0.5)

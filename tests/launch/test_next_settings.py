@@ -14,6 +14,7 @@ from hpcrl.config.changes import with_settings
 from hpcrl.config.control import Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
@@ -23,7 +24,6 @@ from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 from hpcrl.launch.next_settings import next_settings
 from hpcrl.recipes.algorithm import experiment_from
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.recipes.reward_model import RewardModelConfig, RewardModelExperiment
 

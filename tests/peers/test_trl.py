@@ -13,8 +13,9 @@ from hpcrl.algos.functional.kl import token_kl
 from hpcrl.algos.functional.preferences import bradley_terry_loss
 from hpcrl.algos.functional.sequences import sequence_sums
 from hpcrl.algos.rloo import left_out
+from hpcrl.config.kl import KLConfig
 from hpcrl.recipes.dpo import DPOConfig
-from hpcrl.recipes.policy import KLConfig, PolicyConfig
+from hpcrl.recipes.policy import PolicyConfig
 
 PER_GROUP = 4
 

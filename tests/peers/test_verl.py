@@ -15,9 +15,10 @@ from hpcrl.algos.functional.kl import KL_ESTIMATORS, adapted_kl_coef, token_kl
 from hpcrl.algos.functional.losses import AGGREGATIONS, importance_weights, value_loss
 from hpcrl.algos.functional.rewards import overlong_penalty
 from hpcrl.algos.functional.totals import alone
+from hpcrl.config.kl import KLConfig
 from hpcrl.data.order import group_of
 from hpcrl.models.logprobs import label_logprobs
-from hpcrl.recipes.policy import KLConfig, PolicyConfig
+from hpcrl.recipes.policy import PolicyConfig
 from hpcrl.workers.host import Work
 
 WHITENED = 1e-8

@@ -8,7 +8,9 @@ import pytest
 from support.experiments import KNOWN, load_config, values_of, write_config, write_inputs
 
 from hpcrl.config.control import Frequency
+from hpcrl.config.environment import ENVIRONMENT
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.data.batch import Batch
 from hpcrl.dataflow.graph import changed_by, producers, topological_order
 from hpcrl.errors import ConfigurationError
@@ -16,7 +18,7 @@ from hpcrl.placement.memory import estimate_models
 from hpcrl.placement.plan import plan_for
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
-from hpcrl.recipes.policy import KLConfig, PolicyExperiment, old_logprobs, section_of
+from hpcrl.recipes.policy import PolicyExperiment, old_logprobs, section_of
 from hpcrl.recipes.texts import SCORERS
 
 POLICIES = tuple(name for name in names(ALGORITHMS) if issubclass(algorithm_of(name).experiment, PolicyExperiment))
@@ -161,7 +163,9 @@ def test_the_batch_says_how_steps_are_cut_and_how_many_updates_they_have(make) -
 def test_every_role_of_the_graph_is_declared_with_its_section(make, name: str) -> None:
     algorithm, experiment = algorithm_of(name), make(name, every=1)
     optional = SCORERS["reward_model"], SCORERS["judge"]
-    needed = algorithm.roles.keys() - {role for role, kind in algorithm.roles.items() if kind in optional}
+    needed = (
+        algorithm.roles.keys() - {role for role, kind in algorithm.roles.items() if kind in optional} - {ENVIRONMENT}
+    )
     assert {call.role for call in algorithm.calls(experiment)} == needed
     assert all(hasattr(experiment, role) for role in algorithm.roles)
     assert experiment_from({"algorithm": name} | _as_json(experiment)) == experiment

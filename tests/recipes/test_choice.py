@@ -11,10 +11,10 @@ from support.lagging import ALGORITHM as LAGGING
 from support.rollouts import policy_experiment
 
 from hpcrl.config.filter_groups import FilterGroupsConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import ConfigurationError
 from hpcrl.recipes.algorithm import algorithm_of
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.texts import choice_by, metric_problems
 from hpcrl.recipes.toy import ALGORITHM, CALLS, ToyExperiment
 

@@ -58,4 +58,5 @@ def test_the_messages_of_a_service_are_those_that_are_sent_and_read() -> None:
 
 def test_the_page_lists_every_name_of_a_parameter() -> None:
     table = PAGE.partition("Each parameter gets")[2].partition("`reward.kwargs`")[0]
-    assert set(re.findall(r"`(\w+)`", re.sub(r"\|[^|]*\|$", "", table, flags=re.MULTILINE))) == set(ARGUMENTS)
+    named = re.findall(r"`(\w+)`", re.sub(r"\|[^|]*\|$", "", table, flags=re.MULTILINE))
+    assert {*named, "messages"} == set(ARGUMENTS), "an environment alone has messages"

@@ -13,6 +13,7 @@ from support.phases import Phased
 from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
 
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
@@ -22,7 +23,6 @@ from hpcrl.families.reader import parameters_of
 from hpcrl.placement.plan import plan_for
 from hpcrl.placement.spaces import RoleModel
 from hpcrl.recipes.algorithm import experiment_from
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 

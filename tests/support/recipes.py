@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from hpcrl.config.data import DataConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.dataflow.graph import MFC, Graph, build_graph
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment, recipe
 
 

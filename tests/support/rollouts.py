@@ -11,13 +11,14 @@ from hpcrl.algos.policy import Policy
 from hpcrl.algos.ppo import advantages
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Sequences
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
-from hpcrl.recipes.policy import KLConfig, policy_of
+from hpcrl.recipes.policy import policy_of
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.workers.host import Outcome, Work

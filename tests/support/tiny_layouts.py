@@ -9,10 +9,10 @@ from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
 from hpcrl.config.control import Frequency
 from hpcrl.config.ema import EMAConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedBetweenConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.placement.plan import ModelName, ReplicaPlan
-from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.workers.host import Arrived
 

@@ -19,13 +19,13 @@ from hpcrl.config.ema import EMAConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.generation import EvaluationConfig, GenerationConfig
+from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import ModelConfig, OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.evaluate import EvaluateExperiment
 from hpcrl.recipes.generate import GenerateExperiment
 from hpcrl.recipes.grpo import GRPOConfig, GRPOExperiment
-from hpcrl.recipes.policy import KLConfig
 from kills.points import CHOOSING, EVALUATE, EXTENDED_FIRST, GENERATE, LAYOUTS, PPO
 
 NODES = 2
