@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from hpcrl.config.bounds import Count, Positive
-from hpcrl.config.fields import ChangeClass, FunctionText, section, sections_of
+from hpcrl.config.fields import ChangeClass, FunctionText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CPUPlacementConfig
 from hpcrl.errors import Problem
@@ -49,8 +49,9 @@ class EnvironmentConfig(CPUPlacementConfig):
 
 def ends_of(experiment: Any) -> tuple[str, ...]:
     """The strings that end a whole response: where it has several turns, they end these."""
-    generation = section(experiment, "generation", GenerationConfig)
-    talks = any(it.function is not None for it in sections_of(experiment, EnvironmentConfig).values())
+    generation: GenerationConfig | None = getattr(experiment, "generation", None)
+    environment: EnvironmentConfig | None = getattr(experiment, ENVIRONMENT, None)
+    talks = environment is not None and environment.function is not None
     return () if generation is None or talks else tuple(generation.stop)
 
 
