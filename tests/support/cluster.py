@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from support.forkserver import forkserver
+from support import forkserver
 
 from hpcrl import processes
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.entry import main as entry
 from hpcrl.master.allocation import Allocation
+from hpcrl.recipes import toy
 
 RUNNING = 999
 """In the place of an exit code: the process has not ended."""
@@ -113,9 +115,12 @@ def start_job(
     process, _, node = name.partition("-")
     out = run_dir.parent / f"{run_dir.name}.{submission}.{name}.log"
     arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault, allocation, dict(os.environ))
-    started = forkserver().Process(target=_job, args=arguments)
-    started.start()
-    return started
+    return forkserver.start(_job, *arguments, torch=not _is_toy(RunDirectory(run_dir).run_json))
+
+
+def _is_toy(run_json: Path) -> bool:
+    """Whether the run's workers need no torch; a record that is damaged or gone need not tell."""
+    return run_json.exists() and toy.ALGORITHM.host.encode() in run_json.read_bytes()
 
 
 def alive_of(run_dir: Path) -> list[str]:

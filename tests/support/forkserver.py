@@ -1,41 +1,47 @@
-"""The server that ranks and jobs are forked from: it has imported all that they need, so one starts in a moment."""
+"""The servers that ranks and jobs are forked from: they have imported what is needed, so one starts in a moment."""
 
 import multiprocessing
 import os
-from multiprocessing.context import ForkServerContext
-from multiprocessing.forkserver import ensure_running
+from functools import cache
+from multiprocessing import forkserver as python
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
 
-PRELOADED = [
+JOBS = [
     "hpcrl.master.master",
     "hpcrl.agent.agent",
     "hpcrl.workers.toy",
     "hpcrl.launch.mirroring",
     "hpcrl.launch.launchers.auto",
-    "hpcrl.algos.host",
-    "hpcrl.algos.ppo",
-    "hpcrl.engines.fsdp",
-    "huggingface_hub.serialization",
-    "numpy.random",
-    "pytest",
-    "torch._dynamo",
-    "support.cluster",
-    "support.faults",
-    "support.frozen",
 ]
-"""Nothing that asks for a GPU: none of the processes could use it then. What freezes comes last."""
+TORCH = ["hpcrl.algos.host", "hpcrl.algos.ppo", "hpcrl.engines.fsdp", "huggingface_hub.serialization", "torch._dynamo"]
+"""Nothing that asks for a GPU: none of the processes could use it then."""
+OURS = ["numpy.random", "pytest", "support.cluster", "support.faults", "support.frozen"]
+"""What freezes comes last."""
 
 
-def forkserver() -> ForkServerContext:
-    """Python has one such server for each process, with what is preloaded when it starts."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+@cache
+def _server(torch: bool) -> python.ForkServer:
+    """Python has one such server for each process. A second one, without torch, is for those that need none: what a
+    server has in memory is what each fork copies the page tables of, and so does each fork of that."""
+    server = python.ForkServer()
+    server.set_forkserver_preload([*JOBS, *(TORCH if torch else ()), *OURS])
     with pytest.MonkeyPatch.context() as patch:
         # The server has no path of ours by itself, and passes over what it does not find.
         patch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
-        ensure_running()
-    return context
+        server.ensure_running()
+    return server
+
+
+def start(target: Any, *args: Any, torch: bool = True, daemon: bool = False) -> ForkServerProcess:
+    """A process of the server that has imported torch, or of the one that has not."""
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=args, daemon=daemon)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python, "connect_to_new_process", _server(torch).connect_to_new_process)
+        process.start()
+    return process

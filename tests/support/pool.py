@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import inspect
+import multiprocessing
 import pickle
 import sys
 import traceback
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from support.forkserver import forkserver
+from support.forkserver import start
 
 TIMEOUT_S = 60.0
 
@@ -23,15 +24,9 @@ class RankPool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        processes = forkserver()
-        pairs = [processes.Pipe() for _ in range(size)]
+        pairs = [multiprocessing.Pipe() for _ in range(size)]
         self._pipes = [ours for ours, _ in pairs]
-        self._processes = [
-            processes.Process(target=_rank_main, args=(rank, size, theirs), daemon=True)
-            for rank, (_, theirs) in enumerate(pairs)
-        ]
-        for process in self._processes:
-            process.start()
+        self._processes = [start(_rank_main, rank, size, theirs, daemon=True) for rank, (_, theirs) in enumerate(pairs)]
         for _, theirs in pairs:
             theirs.close()
         invitation = self._pipes[0].recv()
