@@ -18,8 +18,8 @@ NO_TOKENS = np.zeros(0, np.int32)
 
 
 def generate(engine: Engine, config: GenerationConfig, run_seed: int, work: Work, call: MFC) -> Outcome:
-    """prompts → responses, logprobs, finished. Of a further turn: prompts, responses (so far), open → what it adds to
-    those that are open, and nothing to the others."""
+    """prompts → responses, logprobs, finished. Of a further turn: prompts, responses and logprobs so far, open → what
+    it adds to those that are open, and nothing to the others."""
     if call.dataset == "eval":
         return evaluate(engine, config, run_seed, work, call)
     return _respond(engine, replace(config, greedy=True) if call.greedy else config, run_seed, work, call, 1)

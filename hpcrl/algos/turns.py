@@ -19,10 +19,10 @@ def go_on(engine: Engine, config: GenerationConfig, run_seed: int, work: Work) -
         config,
         limits=[config.max_new_tokens - len(begun[i]) for i in where],
     )
-    kind = made.logprobs[0].dtype if made.logprobs else np.dtype(np.float32)
+    kinds = [row.dtype for row in batch.rows("logprobs")]
     rows: dict[str, list[np.ndarray]] = {
         "responses": [np.zeros(0, np.int32)] * len(batch.ids),
-        "logprobs": [np.zeros(0, kind)] * len(batch.ids),
+        "logprobs": [np.zeros(0, kind) for kind in kinds],
         "finished": [np.array([True])] * len(batch.ids),
     }
     for i, tokens, logprobs, finished in zip(where, made.tokens, made.logprobs, made.finished, strict=True):

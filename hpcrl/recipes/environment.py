@@ -95,7 +95,7 @@ def rounds(config: EnvironmentConfig, first: MFC) -> Iterator[MFC]:
     final = tuple(key for key in TALK if key != "open")
     for turn in range(1, config.max_turns + 1):
         said, before, after = ({key: f"{of}_{key}" for key in TALK} for of in _places(turn))
-        reads = {before["responses"]: "responses", before["open"]: "open"} if turn > 1 else {}
+        reads = {before[key]: key for key in ("responses", "logprobs", "open")} if turn > 1 else {}
         yield msgspec.structs.replace(
             first,
             name=first.name if turn == 1 else f"{base}_turn{turn}_gen",

@@ -142,6 +142,20 @@ def test_killed_among_its_turns_a_run_ends_with_the_same_bits(
     check_struck(tmp_path, talking(task, 2), blow, whole(2))
 
 
+def test_drawn_beside_the_training_it_is_the_same_run_on_one_worker_and_killed(task: Path, tmp_path: Path) -> None:
+    def late(workers: int) -> Any:
+        made = talking(task, workers)
+        double = {role: replace(getattr(made, role), dtype="fp64") for role in ("actor", "critic", "reference")}
+        return replace(made, **double, lag=1, ppo=replace(made.ppo, importance_cap=2.0))
+
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = whole_run(tmp_path / "one", late(1)), whole_run(tmp_path / "two", late(2))
+    for ours, theirs in zip(remains(one).metrics, remains(two).metrics, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12, nan_ok=True)
+    check_struck(tmp_path, late(2), Blow("worker-1", "worker.call", 5), two)
+
+
 OTHERS: dict[str, Any] = {
     "grpo": GRPOExperiment,
     "rloo": RLOOExperiment,
