@@ -37,7 +37,7 @@ from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.recipes.texts import SCORED_BY
 from hpcrl.rewards.response import Response, ground_truth
 from hpcrl.rewards.run import RewardFunction
-from hpcrl.workers.environment import process_of
+from hpcrl.rewards.user_function import answering
 
 
 def check_inputs(
@@ -81,7 +81,7 @@ def check_inputs(
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
         for role, environment in sections_of(copied, EnvironmentConfig).items():
             if role in called:
-                process_of(role, environment).close()
+                answering(role, environment).close()
         if algorithm.script is not None and experiment.control.rehearse:
             _say(_rehearsed(copied, folder))
     return capacity

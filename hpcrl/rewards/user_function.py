@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from hpcrl.config.environment import EnvironmentConfig
 from hpcrl.errors import HpcrlError, InternalError, KilledForMemoryError, UserCodeError
 from hpcrl.rewards.messages import Load, Reply
 from hpcrl.rewards.outcome import ErrorRule
@@ -157,6 +158,12 @@ class UserFunction:
 
     def _failure(self, what: str, traceback: str = "") -> UserCodeError:
         return UserCodeError(f"{self._named} {what}\n{traceback}".rstrip())
+
+
+def answering(role: str, settings: EnvironmentConfig) -> UserFunction:
+    """The function of an environment. Raises UserCodeError where it cannot be imported or called."""
+    assert settings.function is not None, "without a function there is no call of the role"
+    return UserFunction(f"{role}.function", settings.function, settings.kwargs, settings, answers=True)
 
 
 class _Work:

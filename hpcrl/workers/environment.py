@@ -20,7 +20,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import before_stop
 from hpcrl.dataflow.graph import MFC
 from hpcrl.rewards.response import Response, Result
-from hpcrl.rewards.user_function import UserFunction
+from hpcrl.rewards.user_function import UserFunction, answering
 from hpcrl.workers.host import Outcome, Work
 from hpcrl.workers.role import RoleContext
 
@@ -54,7 +54,7 @@ class Environment:
         self._role = role
         self._texts = texts
         self._template = template
-        self._functions = [(self._settings, self._process(self._settings))]
+        self._functions = [(self._settings, answering(role, self._settings))]
 
     def step(self, work: Work, call: MFC) -> Outcome:
         """prompts, what the model has said (new_responses, new_logprobs, new_finished), and what there was before it →
@@ -147,22 +147,13 @@ class Environment:
     def _settings(self) -> EnvironmentConfig:
         return getattr(self.experiment, self._role)
 
-    def _process(self, settings: EnvironmentConfig) -> UserFunction:
-        return process_of(self._role, settings)
-
     def _function(self) -> UserFunction:
         """That of these settings: what is answered again is answered as it was the first time."""
         for settings, function in self._functions:
             if settings == self._settings:
                 return function
-        self._functions.append((self._settings, self._process(self._settings)))
+        self._functions.append((self._settings, answering(self._role, self._settings)))
         return self._functions[-1][1]
-
-
-def process_of(role: str, settings: EnvironmentConfig) -> UserFunction:
-    """The processes of an environment's function. Raises UserCodeError where it cannot be imported or called."""
-    assert settings.function is not None, "without a function there is no call of the role"
-    return UserFunction(f"{role}.function", settings.function, settings.kwargs, settings, answers=True)
 
 
 def environment(at: RoleContext[Any]) -> Environment:

@@ -31,7 +31,8 @@ from hpcrl.recipes.reinforce_plus_plus import ReinforcePlusPlusExperiment
 from hpcrl.recipes.remax import RemaxExperiment
 from hpcrl.recipes.rloo import RLOOExperiment
 from hpcrl.rewards.response import Response, Result
-from hpcrl.workers.environment import Environment, Talk, process_of
+from hpcrl.rewards.user_function import answering
+from hpcrl.workers.environment import Environment, Talk
 
 TOOL = """
 def answer(messages, row):
@@ -240,7 +241,7 @@ def test_a_class_is_made_once_and_its_step_answers(tmp_path: Path) -> None:
 
     def answers(name: str, **kwargs: Any) -> list[Result]:
         config = EnvironmentConfig(function=f"{tmp_path / 'game.py'}:{name}", kwargs=kwargs)
-        process = process_of("environment", config)
+        process = answering("environment", config)
         try:
             return process.score([Response("", "x", {"id": "7"}, messages=({"role": "user", "content": "x"},))])
         finally:
