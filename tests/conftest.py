@@ -3,8 +3,10 @@
 Tests that use the cluster run on one worker of pytest-xdist: on several they would wait.
 """
 
+import gc
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,12 +16,15 @@ from support import slurm_cluster
 from support.slurm_cluster import SlurmCluster
 
 from hpcrl.agent.devices import MASK
+from hpcrl.garbage import uncollected
 
 CLUSTER_TESTS = "tests/slurm/"
 LONGEST_FIRST = Path(__file__).parent / "longest_first.txt"
 GIVEN = os.environ.get(MASK)
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+# Each worker collects all tests, and half of that would be the rewriting of asserts that another has done already.
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,6 +80,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slurm") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nobody looks for garbage while tests are collected, nor later among what was imported for them."""
+    with uncollected():
+        collected = yield
+    gc.freeze()
+    return collected
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
