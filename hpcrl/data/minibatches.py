@@ -39,14 +39,14 @@ def cut_of(minibatches: Sequence[Ids]) -> Cut:
     """The groups are numbered in the order of the samples."""
     if not minibatches:
         return Cut((), 0, {})
-    names = dict.fromkeys(group_of(sample) for minibatch in minibatches for sample in minibatch)
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers: dict[str, int] = {}
     places: dict[str, list[int]] = {}
     for number, minibatch in enumerate(minibatches):
         for place, sample in enumerate(minibatch):
-            if sample not in places:
-                places[sample] = [numbers[group_of(sample)]]
-            places[sample] += number, place
+            its = places.get(sample)
+            if its is None:
+                its = places[sample] = [numbers.setdefault(group_of(sample), len(numbers))]
+            its += number, place
     return Cut(tuple(map(len, minibatches)), len(numbers), {sample: tuple(its) for sample, its in places.items()})
 
 

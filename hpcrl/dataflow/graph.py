@@ -136,8 +136,10 @@ class Graph:
 
 def recipe_name(name: str, calls: Collection[str]) -> str:
     """The call of a recipe that a script asks for under a name: the second time in a step that is `actor_gen_2`."""
+    if name in calls:
+        return name
     base, _, turn = name.rpartition("_")
-    return base if name not in calls and turn.isdigit() and base in calls else name
+    return base if turn.isdigit() and base in calls else name
 
 
 def changes(calls: Iterable[MFC]) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """What a driver tells of units of work: what each consumes, reads and changes. Pure values."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, order=True)
-class Unit:
+class Unit(NamedTuple):
     """One data-parallel part of one call in one step; a train_step is one unit, part 0, on all of its role.
 
     A move is one too: `actor@1` of step 3 brings the actor as step 3 has left it to its replica 1.

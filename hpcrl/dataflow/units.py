@@ -61,10 +61,13 @@ def _consumed(unit: Unit, ids: Collection[str], makers: Mapping[str, Mapping[str
     """The parts of each producer that share a sample with a unit."""
     found: set[Unit] = set()
     for producer, maker in makers.items():
-        if missing := [sample for sample in ids if sample not in maker]:
-            raise ValueError(f"{unit} needs {sorted(missing)[:5]} of {producer}, which has no such samples")
-        # Samples of one part have one object: to hash it once for each would take longer than all else.
-        found.update({id(made): made for made in map(maker.__getitem__, ids)}.values())
+        try:
+            made_by = map(maker.__getitem__, ids)
+            # Samples of one part have one object: to hash it once for each would take longer than all else.
+            found.update({id(made): made for made in made_by}.values())
+        except KeyError:
+            missing = sorted(sample for sample in ids if sample not in maker)
+            raise ValueError(f"{unit} needs {missing[:5]} of {producer}, which has no such samples") from None
     return tuple(sorted(found))
 
 

@@ -6,6 +6,7 @@ the script; it knows no sockets, files or steps.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from msgspec.structs import replace as replace_in
 
@@ -205,14 +206,14 @@ class Dispatcher:
     # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def hear(self, body: Syn | Reply | Moved | Spilled) -> Task | None:
         """A worker reported; the unit that is executed now, if one is."""
+        if isinstance(body, Reply):
+            return self._replied(body)
         if isinstance(body, Syn):
             self._synced(body)
         elif isinstance(body, Spilled):
             self._spilled(body)
-        elif isinstance(body, Moved):
-            self._moved(body)
         else:
-            return self._replied(body)
+            self._moved(body)
         return None
 
     def _synced(self, syn: Syn) -> None:
@@ -376,5 +377,5 @@ class Dispatcher:
 
 def _tokens(meta: SampleMeta | None) -> int:
     """The tokens of the longest key that a call produced."""
-    totals: Iterable[int] = () if meta is None else (sum(key.totals()) for key in meta.keys.values())
+    totals: Iterable[int] = () if meta is None else (sum(chain.from_iterable(key.lengths)) for key in meta.keys.values())
     return max(totals, default=0)

@@ -52,6 +52,7 @@ from hpcrl.wire.messages import (
 from hpcrl.wire.script_messages import FromScript
 
 REPLAYS_WORTH_A_CHECKPOINT = 3
+OF_CALLS = Reply | Syn | Spilled | Moved
 
 
 class Driver(ABC):
@@ -165,7 +166,7 @@ class Driver(ABC):
 
     def hear(self, body: Report | FromScript) -> None:
         """A worker of this attempt reported."""
-        if isinstance(body, Syn | Reply | Moved | Spilled):
+        if isinstance(body, OF_CALLS):
             executed = self.dispatcher.hear(body)
             if executed is not None:
                 self._executed(executed)

@@ -6,9 +6,9 @@ Alone knows the graph. What all drivers do is in `driver`.
 from collections.abc import Mapping, Sequence
 
 from hpcrl.dataflow.graph import producers
-from hpcrl.dataflow.tasks import Task, Unit
+from hpcrl.dataflow.tasks import Unit
 from hpcrl.dataflow.units import furthest_behind, units_of, window
-from hpcrl.durable.journal import Done, Event, Extended, Ids
+from hpcrl.durable.journal import Done, Event, Extended
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import StepChosen, StepExtended
@@ -146,13 +146,17 @@ class GraphDriver(Driver):
         cut = self._attempt.recovery.checkpoint
         oldest = 0 if cut is None else cut.step  # nobody is behind where the attempt began
         tasks = units_of(self._graph, lines.step, parts, parts, told, replicas, oldest)
-        return [self._of_graph(lines, task, tuple(parts[task.unit.call][task.unit.part])) for task in tasks]
+        inputs = {call: self._inputs(call) for call in parts}
+        jobs = []
+        for task in tasks:
+            call, ids = task.unit.call, tuple(parts[task.unit.call][task.unit.part])
+            jobs.append(self._job(lines, task, self._plan.call(call), ids, [(inputs[call], ids)]))
+        return jobs
 
-    def _of_graph(self, lines: StepLines, task: Task, ids: Ids) -> Job:
-        mfc = self._plan.call(task.unit.call)
-        makers = {key: maker for maker, keys in producers(self._graph, mfc.name).items() for key in keys}
-        inputs = tuple(Key(makers.get(key, FROM_DATA), key) for key in mfc.inputs)
-        return self._job(lines, task, mfc, ids, [(inputs, ids)])
+    def _inputs(self, call: str) -> tuple[Key, ...]:
+        """The keys that it reads, with their makers."""
+        makers = {key: maker for maker, keys in producers(self._graph, call).items() for key in keys}
+        return tuple(Key(makers.get(key, FROM_DATA), key) for key in self._plan.call(call).inputs)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _lines(self) -> list[Event]:

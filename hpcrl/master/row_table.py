@@ -135,8 +135,8 @@ class RowTable:
                 wanted[call, holders, tuple(samples)] += alike
         mine = InMemory(reader)
         return tuple(
-            RowSource(step, call, tuple(alike), samples, _nearest_first(holders.all, mine))
-            for (call, holders, samples), alike in wanted.items()
+            RowSource(step, call, tuple(alike), samples, of.all if len(of.all) == 1 else _nearest_first(of.all, mine))
+            for (call, of, samples), alike in wanted.items()
         )
 
 
@@ -153,6 +153,6 @@ def _by_holders(table: Table, ids: Sequence[str]) -> dict[Holders, list[str]]:
 
 def _nearest_first(holders: tuple[Holder, ...], mine: InMemory) -> tuple[Holder, ...]:
     """The reader's own memory before all others, which stay in their order."""
-    if len(holders) == 1 or mine not in holders[1:]:
+    if mine not in holders[1:]:
         return holders
     return (mine, *(holder for holder in holders if holder != mine))

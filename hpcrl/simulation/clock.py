@@ -57,10 +57,6 @@ class Lane:
     def __init__(self) -> None:
         self.free_ns = 0
 
-    def __lt__(self, other: "Lane") -> bool:
-        """Free before."""
-        return self.free_ns < other.free_ns
-
     def take(self, now_ns: int, duration_ns: int) -> int:
         """When something ends that may begin now, once all before it is done."""
         self.free_ns = max(self.free_ns, now_ns) + duration_ns

@@ -95,7 +95,7 @@ class Cluster:
 
     def send(self, identity: bytes, body: Message) -> None:
         if (hear := self._hear.get(identity)) is not None:
-            self._clock.after(MESSAGE_NS, partial(hear, body))
+            self._clock.at(self._clock.now_ns + MESSAGE_NS, partial(hear, body))
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -105,7 +105,7 @@ class Cluster:
 
     def say(self, identity: bytes, body: Message) -> None:
         """To the master, if whoever says it lives until it arrives."""
-        self._clock.after(MESSAGE_NS, partial(self._arrive, identity, body))
+        self._clock.at(self._clock.now_ns + MESSAGE_NS, partial(self._arrive, identity, body))
 
     def _arrive(self, identity: bytes, body: Message) -> None:
         if identity in self._hear:

@@ -281,8 +281,9 @@ class _Run:
 def _restless(members: Members, cluster: Cluster) -> bool:
     """Whether the master waits for what no message tells."""
     known = members.losses or members.failures or members.draining or members.missing
-    silent = cluster.silent and cluster.silent & {member.identity for member in members.everybody}
-    return bool(known or silent)
+    return bool(known) or (
+        bool(cluster.silent) and not cluster.silent.isdisjoint(member.identity for member in members.everybody)
+    )
 
 
 def _broken_in(events: list[Event]) -> frozenset[Broken]:

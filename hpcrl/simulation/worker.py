@@ -5,6 +5,8 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from hpcrl.data.samples import KeyMeta, SampleMeta
@@ -38,6 +40,7 @@ from hpcrl.wire.messages import (
 
 Job = Begin | Request | Move | Save | Assemble | LetGo
 READERS = 2
+FREE = attrgetter("free_ns")
 
 
 @dataclass
@@ -46,15 +49,15 @@ class Together:
     share."""
 
     workers: int
-    ends_ns: dict[int, int] = field(default_factory=dict)
-    """By worker, when it would end if it were alone."""
+    end_ns: int = 0
+    """When the last of those that have come would end if it were alone."""
     then: list[Callable[[], None]] = field(default_factory=list)
 
-    def join(self, clock: VirtualClock, rank: int, duration_ns: int, then: Callable[[], None]) -> None:
-        self.ends_ns[rank] = clock.now_ns + duration_ns
+    def join(self, clock: VirtualClock, duration_ns: int, then: Callable[[], None]) -> None:
+        self.end_ns = max(self.end_ns, clock.now_ns + duration_ns)
         self.then.append(then)
         if len(self.then) == self.workers:
-            clock.at(max(self.ends_ns.values()), self._end)
+            clock.at(self.end_ns, self._end)
 
     def _end(self) -> None:
         for action in self.then:
@@ -165,7 +168,7 @@ class Worker:
         lasts = costs.read_ns
         if isinstance(holder, InSpill):
             lasts = round(costs.disk.nanoseconds(self._bytes(ids)) * self._speed.disk)
-        return min(self._readers).take(self._clock.now_ns, lasts)
+        return min(self._readers, key=FREE).take(self._clock.now_ns, lasts)
 
     def _bytes(self, ids: tuple[str, ...]) -> int:
         return self._world.durations.row_bytes * self._world.rows.tokens(ids)
@@ -216,7 +219,7 @@ class Worker:
                 then(job, begun, self._clock.now_ns - begun)
                 self._next()
 
-        self._world.joined(job).join(self._clock, self._rank, lasts, end)
+        self._world.joined(job).join(self._clock, lasts, end)
 
     def _loaded(self, lasts: int) -> None:
         self._post(WorkerReady(self._rank, lasts / SECOND_NS))
@@ -238,7 +241,7 @@ class Worker:
                 record=self._record(call, request),
                 seconds=seconds,
                 scores=self._scores(call, meta),
-                figures=Figures(Seconds(gather=gathered, execute=seconds)),
+                figures=figures_of(gathered, seconds),
             )
         )
         if meta is not None:
@@ -249,7 +252,7 @@ class Worker:
         ids, keys = (request.shown, call.shown) if call.changes else (request.ids, call.outputs)
         if not ids or not keys or request.joins:
             return None
-        lengths = tuple((self._world.rows.made(sample),) for sample in ids)
+        lengths = tuple(zip(map(self._world.rows.made, ids), strict=True))
         return SampleMeta(ids, dict.fromkeys(keys, KeyMeta("float32", lengths)))
 
     def _record(self, call: MFC, request: Request) -> dict[str, Any] | None:
@@ -307,6 +310,12 @@ class Worker:
 
     def _post(self, body: Message) -> None:
         self._world.say(self.identity, body)
+
+
+@lru_cache(1)
+def figures_of(gathered: float, executed: float) -> Figures:
+    """Of a worker: those of a part, one after another, have the same."""
+    return Figures(Seconds(gather=gathered, execute=executed))
 
 
 def digest_of(role: str, changes: int) -> str:
