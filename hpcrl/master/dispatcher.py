@@ -4,7 +4,7 @@ Owns the units in flight, where rows are, and the lines that wait. It is told jo
 the script; it knows no sockets, files or steps.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -377,5 +377,5 @@ class Dispatcher:
 
 def _tokens(meta: SampleMeta | None) -> int:
     """The tokens of the longest key that a call produced."""
-    totals: Iterable[int] = () if meta is None else (sum(chain.from_iterable(key.lengths)) for key in meta.keys.values())
-    return max(totals, default=0)
+    keys = () if meta is None else meta.keys.values()
+    return max((sum(chain.from_iterable(key.lengths)) for key in keys), default=0)

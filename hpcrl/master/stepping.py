@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, TypeVar
 
 from hpcrl.config.experiment import ExperimentConfig
@@ -280,8 +279,10 @@ class StepSource:
         """Minibatches of training samples, and the parts for every data-parallel size that one of these calls has."""
         if not ids:
             return (), {}
-        divide = partial(self._data.divide, "train", ids, trained=trained)
-        return divide(1)[0], {str(dp): divide(dp)[1] for dp in self._sizes(calls, "train")}
+        sizes = self._sizes(calls, "train")
+        divided = {dp: self._data.divide("train", ids, dp, trained=trained) for dp in sizes or [1]}
+        minibatches, _ = next(iter(divided.values()))  # the same for every size
+        return minibatches, {str(dp): divided[dp][1] for dp in sizes}
 
     def _sizes(self, calls: Iterable[MFC], source: str) -> list[int]:
         cut = [call for call in calls if call.dataset == source and not call.changes]
