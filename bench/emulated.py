@@ -59,7 +59,7 @@ from hpcrl.wire.messages import (
 )
 from hpcrl.wire.relay import Outbox
 
-BEAT_S = 0.9
+BEAT_S = 1.0
 POLL_MS = 20
 REPLACED_AFTER_S = 0.1
 FIGURES = Figures()

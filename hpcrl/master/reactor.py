@@ -51,6 +51,10 @@ written into the journal, together."""
 LOOK_S = 0.3
 """How often it is looked for who fell silent, at most."""
 
+EARLY = 0.7
+"""Of `cluster.heartbeat_s`: so far apart beats are due, since one that is due waits for what is being done. So they are
+no farther apart than that says, even where a thousand workers answer at once."""
+
 TO_WORKERS = 8
 """How many beats workers get, at least, in the time in which one would be missed: their agents get all, and take them
 along."""
@@ -210,6 +214,7 @@ class Reactor:
         self.signals.quiet()
         for identity, body in came:
             self._hear(identity, body)
+        self._beat()  # whoever calls this may take as long again as this took
         self._sockets.flush()
         for sender in self._sockets.take_lost():
             self.members.missed(sender)
@@ -268,7 +273,7 @@ class Reactor:
     def _beat(self) -> None:
         if self._clock() < self._next_beat:
             return
-        self._next_beat = self._clock() + self._cluster.heartbeat_s
+        self._next_beat = self._clock() + EARLY * self._cluster.heartbeat_s
         if self.listener is not None:
             self.listener.refuse_superseded()
         also_workers = self._clock() >= self._next_to_workers

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -115,13 +116,14 @@ def stage() -> Stage:
     return stage
 
 
-def test_every_agent_hears_a_beat_every_heartbeat(stage: Stage) -> None:
+def test_every_agent_hears_a_beat_before_a_heartbeat_is_over(stage: Stage) -> None:
+    """Every 0.75 s: beats are due every 0.7 s, and turns are 0.125 s apart."""
     stage.sent.clear()
     while stage.now <= 5.0:
         stage.say((b"agent", Beat()), (b"worker0", Beat()), (b"worker1", Beat()))
         stage.now += 0.125
     beats = [identity for identity, body in stage.sent if isinstance(body, Beat)]
-    assert {identity: beats.count(identity) for identity in beats} == {b"agent": 5, b"worker0": 1, b"worker1": 1}
+    assert {identity: beats.count(identity) for identity in beats} == {b"agent": 6, b"worker0": 1, b"worker1": 1}
 
 
 def test_while_something_slow_is_done_elsewhere_everybody_goes_on_hearing_beats(stage: Stage) -> None:
@@ -226,6 +228,24 @@ def test_a_beat_says_when_it_was_sent_and_answers_an_agents_once(stage: Stage) -
         [(identity, beat)] = stage.sent
         assert identity == b"agent" and isinstance(beat, Beat) and beat.sent == stage.now - 0.05
         assert (beat.heard is not None) == answers
+
+
+def test_beats_are_no_farther_apart_than_the_settings_say_where_each_turn_takes_long(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To hear what came takes a while, and so does what is done of it before the next turn."""
+    takes_s = 0.29 * CLUSTER.heartbeat_s
+
+    def hear(_report: Report) -> None:
+        stage.now += takes_s
+
+    monkeypatch.setattr(stage.attempt, "hear", hear)
+    stage.reactor.turn()
+    for _ in range(20):
+        stage.say((b"worker1", Syn(7, 1)))
+        stage.now += takes_s
+    sent = [body.sent for identity, body in stage.sent if identity == b"agent" and isinstance(body, Beat)]
+    assert len(sent) > 5 and max(after - before for before, after in pairwise(sent)) <= CLUSTER.heartbeat_s
 
 
 def test_workers_are_beaten_to_less_often_and_long_before_they_miss_it(stage: Stage) -> None:
