@@ -52,6 +52,9 @@ FIGURES = (
 )
 UNKNOWN_FIGURES = 4
 """How many metrics are shown of a graph that has none of the figures."""
+SCRIPT_LOGS = "script/"
+LOGGED_FIGURES = 8
+"""How many are shown of what a script logs."""
 
 
 def series(rows: Sequence[Row], key: str) -> tuple[list[int], list[float]]:
@@ -71,6 +74,13 @@ def figures(rows: Sequence[Row], right_at: float) -> list[Figure]:
     measured = dict.fromkeys(key for row in rows for key in row if key not in BESIDES)
     known = [_told(figure, right_at) for figure in FIGURES if figure.key in measured]
     return known or [Figure(key, key, 4) for key in list(measured)[:UNKNOWN_FIGURES]]
+
+
+def with_logged(shown: Sequence[Figure], rows: Sequence[Row]) -> list[Figure]:
+    """Those, and behind them what the run's script logs, by name; the first few of it."""
+    known = {figure.key for figure in shown}
+    names = sorted({key for row in rows for key in row if key.startswith(SCRIPT_LOGS)} - known)
+    return [*shown, *(Figure(name, name) for name in names[:LOGGED_FIGURES])]
 
 
 def _told(figure: Figure, right_at: float) -> Figure:

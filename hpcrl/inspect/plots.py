@@ -13,7 +13,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, MissingExtraError
 from hpcrl.foreign import plain
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import SHARE_RIGHT, figures, series, share_right
+from hpcrl.inspect.metrics import SHARE_RIGHT, figures, series, share_right, with_logged
 from hpcrl.inspect.reader import RunReader
 
 if TYPE_CHECKING:
@@ -207,8 +207,9 @@ def _panels(rows: Sequence[Row], right_at: float) -> list[Panel]:
     known = [panel for panel in PANELS if any(curve.key in measured for curve in panel.curves)]
     if known:
         known[1:1] = _components(measured) if known[0] is PANELS[0] else ()
-        return [replace(panel, curves=tuple(_told(curve, right_at) for curve in panel.curves)) for panel in known]
-    return [Panel(figure.label, (Curve(figure.key),)) for figure in figures(rows, right_at)]
+        panels = [replace(panel, curves=tuple(_told(curve, right_at) for curve in panel.curves)) for panel in known]
+        return panels + [Panel(figure.label, (Curve(figure.key),)) for figure in with_logged((), rows)]
+    return [Panel(figure.label, (Curve(figure.key),)) for figure in with_logged(figures(rows, right_at), rows)]
 
 
 def _components(measured: Collection[str]) -> list[Panel]:

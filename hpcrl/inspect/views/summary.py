@@ -9,7 +9,7 @@ from hpcrl.durable.means import over_all
 from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Verdict
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import SHARE_RIGHT, figures, series
+from hpcrl.inspect.metrics import SHARE_RIGHT, figures, series, with_logged
 from hpcrl.inspect.nodes import changes_of
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.shown_settings import shown_settings
@@ -162,7 +162,7 @@ def summary(reader: RunReader) -> Summary:
 
 def _courses(rows: Sequence[Row], right_at: float) -> list[Course]:
     found = []
-    for figure in figures(rows, right_at):
+    for figure in with_logged(figures(rows, right_at), rows):
         steps, values = series(rows, figure.key)
         if not values:
             continue
