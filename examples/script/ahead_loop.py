@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hpcrl.controller.advantages import adapt_kl, advantages
 from hpcrl.recipes import ppo
+from hpcrl.recipes.policy import old_logprobs
 
 
 def rollout(run, e, step):
@@ -26,6 +27,8 @@ def loop(run, e):
         values = critic.values(batch, blocking=False)
         ref = reference.logprobs(batch, blocking=False)
         batch = batch.union(values, ref)
+        if old_logprobs(e) == "recomputed":  # with a lag, say
+            batch = batch.union(actor.logprobs(batch))
         batch = batch.union(run.compute(advantages, batch, e.ppo, run.state["beta"]))
         critic.update(batch, blocking=False)
         learnt = actor.update(batch)

@@ -7,8 +7,7 @@ import msgspec
 from hpcrl.data.form import NUMBERS
 from hpcrl.recipes import ppo
 from hpcrl.recipes.algorithm import computed
-
-WANTED_TOKENS = 4.0
+from hpcrl.recipes.policy import old_logprobs
 
 
 def priced(rows, price):
@@ -28,27 +27,28 @@ def on_prices(call):
     return msgspec.structs.replace(call, inputs=inputs, input_remap={"priced_rewards": "rewards"})
 
 
-def rollout(run, e, step):
-    """Where `lag` is set, beside the turn so many steps earlier."""
+def rollout(run, e, step):  # where `lag` is set, beside the turn so many steps earlier
     actor, reward = run.groups("actor", "reward")
     batch = step.batch()
     drawn = actor.generate(batch)
     batch = batch.union(drawn)
-    return batch.union(reward.score(batch)), drawn.stats["response_length"] - WANTED_TOKENS
+    return batch.union(reward.score(batch)), drawn.stats["response_length"]
 
 
 def loop(run, e):
     actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
     run.state.setdefault("price", 0.0)  # all that lives from step to step
     for step in run.steps(prepare=rollout, lag=e.lag):
-        batch, too_long = step.prepared
+        batch, length = step.prepared
         values = critic.values(batch, blocking=False)  # a future stands for its rows
         ref = reference.logprobs(batch, blocking=False)
+        if old_logprobs(e) == "recomputed":  # with a lag, say
+            batch = batch.union(actor.logprobs(batch))
         batch = batch.union(values, ref, run.compute(priced, batch, run.state["price"]))
         fitted = critic.update(batch, blocking=False)
         if step.number > e.ppo.critic_warmup:
             actor.update(batch)
-        run.state["price"] = max(0.0, run.state["price"] + 0.01 * too_long)
+        run.state["price"] = max(0.0, run.state["price"] + 0.01 * (length - 4))
         step.log(price=run.state["price"], value_loss=fitted.result().stats["loss"])
         if step.evaluates:
             held_out = step.held_out()

@@ -55,6 +55,13 @@ def test_an_algorithm_as_a_script_runs_two_steps(tmp_path: Path, name: str, logg
     assert all(any(key.endswith(name) for key in rows[-1]) for name in (*logged, "held_out"))
 
 
+@pytest.mark.parametrize("name", ["ppo", "ahead"])
+def test_a_script_that_prepares_steps_may_have_a_lag(tmp_path: Path, name: str) -> None:
+    """Its rehearsal asks for all that a step with a lag reads."""
+    write_task(tmp_path)
+    hpcrl("plan", SCRIPTS / f"{name}.yaml", *settings(tmp_path, name), "--lag=1", f"--run_root={tmp_path}")
+
+
 @pytest.mark.parametrize("name", LOGGED)
 def test_an_algorithm_as_a_script_is_short(name: str) -> None:
     assert len((SCRIPTS / f"{name}_loop.py").read_text(encoding="utf-8").splitlines()) < 60
@@ -64,5 +71,5 @@ def test_the_page_shows_what_is_in_the_files() -> None:
     page = (ROOT / "docs" / "controller.md").read_text(encoding="utf-8")
     snippets = [text.split("```", 1)[0] for text in page.split("```python\n")[1:]]
     files = [path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.py")]
-    assert len(snippets) == 9
+    assert len(snippets) == 10
     assert all(any(snippet in file for file in files) for snippet in snippets)
