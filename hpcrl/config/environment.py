@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from msgspec import Meta
+
 from hpcrl.config.bounds import Count, Positive
 from hpcrl.config.fields import ChangeClass, FunctionText
 from hpcrl.config.generation import GenerationConfig
@@ -12,6 +14,8 @@ from hpcrl.errors import Problem
 
 ENVIRONMENT = "environment"
 """The role, and the component of a reward that is what it has given."""
+MOST_TURNS = 64
+"""Each has two calls, that are placed and checked before a run begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,7 @@ class EnvironmentConfig(CPUPlacementConfig):
     a response is one turn."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further named arguments of the function, or those that the class is made with."""
-    max_turns: Annotated[Count, ChangeClass.FORK] = 4
+    max_turns: Annotated[int, Meta(ge=1, le=MOST_TURNS), ChangeClass.FORK] = 4
     """Turns of the model's at most. generation.max_new_tokens bounds all of them and the answers between them."""
     speaks_as: str = "user"
     """As whom its answers stand in the chat template: user, or tool where the template knows tools."""

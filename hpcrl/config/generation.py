@@ -76,7 +76,7 @@ class GenerationConfig:
     @property
     def segments(self) -> int:
         """In how many calls a response is drawn."""
-        return 1 if self.segment is None else -(-self.max_new_tokens // self.segment)
+        return -(-self.max_new_tokens // self.segment) if self.segment else 1
 
     def newer(self, number: int) -> int:
         """By how many steps the actor that draws a segment is newer than that of the first one."""

@@ -13,7 +13,7 @@ from hpcrl.config.classifier import ClassifierConfig, classifier_problems
 from hpcrl.config.cluster import ClusterConfig, first_and_last_port
 from hpcrl.config.condition import Condition
 from hpcrl.config.data import COLUMNS, DataConfig, of_older_files, sources_of, tokenizer_of
-from hpcrl.config.environment import EnvironmentConfig, environment_problems
+from hpcrl.config.environment import ENVIRONMENT, EnvironmentConfig, environment_problems
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
@@ -96,6 +96,10 @@ def _judge_problems(experiment: ExperimentConfig, role: str, reward: RewardConfi
             yield from classifier_problems(judge, judges[judge], f"{role}.components.{name}")
         elif judge in asked:
             yield from judge_problems(judge, asked[judge], f"{role}.components.{name}")
+        elif judge == ENVIRONMENT and judge not in talks and hasattr(experiment, ENVIRONMENT):
+            key = f"{ENVIRONMENT}.function"
+            text = f"{role}.components.{name}.role = {judge} needs {key}, which is not set."
+            yield Problem((f"{role}.components", key), text, f"Set {key}.")
         elif judge not in talks:
             yield Problem(
                 (f"{role}.components",),

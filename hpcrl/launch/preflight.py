@@ -81,7 +81,7 @@ def check_inputs(
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
         for role, environment in sections_of(copied, EnvironmentConfig).items():
             if role in called:
-                answering(role, environment).close()
+                _try_environment(role, environment, folder)
         if algorithm.script is not None and experiment.control.rehearse:
             _say(_rehearsed(copied, folder))
     return capacity
@@ -165,6 +165,17 @@ def _rehearsed(experiment: ExperimentConfig, copy: Path) -> Iterator[str]:
     except ConfigurationError as error:
         found = [replace(problem, text=problem.text.replace(str(copy), "")) for problem in error.found]
         raise ConfigurationError(found) from None
+
+
+def _try_environment(role: str, environment: EnvironmentConfig, copy: Path) -> None:
+    """Import it. Raises UserCodeError, which names the user's file where it is."""
+    try:
+        answering(role, environment).close()
+    except UserCodeError as error:
+        raise UserCodeError(
+            f"{str(error).replace(str(copy), '')}\nNothing has been started.",
+            f"Fix the function, or set {role}.kwargs.",
+        ) from None
 
 
 def _try_reward(

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.config.environment import ENVIRONMENT, EnvironmentConfig
+from hpcrl.config.environment import ENVIRONMENT, MOST_TURNS, EnvironmentConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.form import BYTES, FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
@@ -93,7 +93,8 @@ def rounds(config: EnvironmentConfig, first: MFC) -> Iterator[MFC]:
     base = first.name.removesuffix("_gen")
     answers = ENVIRONMENT if base == "actor" else f"{base}_{ENVIRONMENT}"
     final = tuple(key for key in TALK if key != "open")
-    for turn in range(1, config.max_turns + 1):
+    last = min(max(config.max_turns, 1), MOST_TURNS)  # what is beyond is refused, and not by the graph
+    for turn in range(1, last + 1):
         said, before, after = ({key: f"{of}_{key}" for key in TALK} for of in _places(turn))
         reads = {before[key]: key for key in ("responses", "logprobs", "open")} if turn > 1 else {}
         yield msgspec.structs.replace(
@@ -106,7 +107,7 @@ def rounds(config: EnvironmentConfig, first: MFC) -> Iterator[MFC]:
         )
         new = {said[key]: f"new_{key}" for key in SAID}
         so_far = {graph: key for key, graph in before.items()} if turn > 1 else {}
-        is_last = turn == config.max_turns
+        is_last = turn == last
         yield MFC(
             f"{answers}_turn{turn}",
             ENVIRONMENT,

@@ -221,7 +221,7 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
     made = ("responses", "logprobs", "finished")
     found = [
         *rounds(experiment.environment, MFC("actor_gen", "actor", "generate", ("prompts",), made, lag=experiment.lag)),
-        *scoring(experiment.reward),
+        *scoring(experiment.reward, experiment.environment),
     ]
     if old_logprobs(experiment) == "recomputed":
         found.append(MFC("actor_inf", "actor", "inference", texts, ("old_logprobs",), rows="chosen"))

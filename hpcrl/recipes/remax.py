@@ -46,7 +46,7 @@ def greedy(experiment: RemaxExperiment) -> tuple[MFC, ...]:
     """Generate the greedy response to each prompt, and score it."""
     responses = ("responses", "finished")
     base = MFC("base_gen", "actor", "generate", ("prompts",), responses, greedy=True, lag=experiment.lag)
-    *judging, score = scoring(experiment.reward)
+    *judging, score = scoring(experiment.reward, experiment.environment)
     judged = [msgspec.structs.replace(call, name=f"base_{short_name(call)}") for call in judging]
     scored = msgspec.structs.replace(score, name="base_rew", outputs=("rewards",))
     return tuple(map(on_greedy, (*rounds(experiment.environment, base), *judged, scored)))

@@ -75,10 +75,12 @@ SCORED_BY: Mapping[str, str] = MappingProxyType(
 """Role that may be a component of the reward → the key of its scores."""
 
 
-def scoring(reward: RewardConfig) -> tuple[MFC, ...]:
-    """The calls that score the responses of training."""
+def scoring(reward: RewardConfig, environment: EnvironmentConfig = ALONE) -> tuple[MFC, ...]:
+    """The calls that score the responses of training. A score of an environment that is not there is read by none: it
+    is refused as a setting, not as a graph."""
     asked = [call for role, call in ASKED.items() if role in reward.roles]
-    scores = (key for role, key in SCORED_BY.items() if role in reward.roles)
+    there = [role for role in reward.roles if role != ENVIRONMENT or environment.function is not None]
+    scores = (key for role, key in SCORED_BY.items() if role in there)
     return *asked, msgspec.structs.replace(SCORING, inputs=(*SCORING.inputs, *scores))
 
 
@@ -94,7 +96,7 @@ def judgement(
 ) -> tuple[MFC, ...]:
     """The calls of an evaluation, on whatever samples."""
     greedy = generation.evaluation.temperature is None
-    made, (*models, score) = ("responses", "logprobs", "finished"), scoring(reward)
+    made, (*models, score) = ("responses", "logprobs", "finished"), scoring(reward, environment)
     return (
         *rounds(environment, MFC("eval_gen", "actor", "generate", ("prompts",), made, greedy=greedy)),
         *(msgspec.structs.replace(call, name=f"eval_{short_name(call)}") for call in models),

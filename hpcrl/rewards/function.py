@@ -8,6 +8,7 @@ The process ends with its parent; the signals that ask a run to drain do not end
 import asyncio
 import importlib
 import importlib.util
+import inspect
 import mmap
 import os
 import socket
@@ -89,7 +90,11 @@ class Replies:
         if os.getpid() != self._pid:
             os._exit(0)  # forked by the function, and let return as if it were this process
         self._last = number
-        self._box.put(number, msgspec.json.encode(answer))
+        try:
+            line = msgspec.json.encode(answer)
+        except UnicodeEncodeError as error:  # a text of half a character
+            line = msgspec.json.encode(_told(error))
+        self._box.put(number, line)
         with suppress(BlockingIOError):
             self._parent.send(b".", socket.MSG_DONTWAIT)
 
@@ -137,6 +142,10 @@ def _call(order: Load) -> Call:
 
 
 def _method(kind: type, order: Load) -> Callable[..., Any]:
+    try:
+        inspect.signature(kind).bind(**order.kwargs)
+    except TypeError as error:
+        raise UnusableError(f"{kind.__name__} is made with its kwargs, {sorted(order.kwargs)}: {error}") from None
     method = getattr(kind(**order.kwargs), "step", None)
     if not callable(method):
         raise UnusableError(f"{kind.__name__} has no method step(messages, row)")

@@ -57,13 +57,13 @@ def as_answers(returned: Any, count: int, several: bool) -> list[Result]:
         parts = tuple(returned) if isinstance(returned, tuple | list) else ()
     if len(parts) != 3:
         raise TypeError(f"returned {_shown(returned)}; expected {ANSWER}")
-    message, done, reward = parts
-    done = _plain(done)
-    if not (message is None or isinstance(message, str)) or not isinstance(done, bool):
+    message, done, reward = (_plain(part) for part in parts)
+    reward = 0.0 if reward is None else reward
+    if not (isinstance(message, str | None) and isinstance(done, bool) and isinstance(reward, Real)):
         raise TypeError(f"returned {_shown(returned)}; expected {ANSWER}")
     if not done and not message:
         raise ValueError(f"returned {_shown(returned)}, which is neither over nor has a message for the model")
-    return [Result(_number(0.0 if reward is None else reward, reward), message=message or "", done=done)]
+    return [Result(_number(reward, reward), message=message or "", done=done)]
 
 
 def _places(pairs: Any) -> tuple[tuple[int, float], ...]:

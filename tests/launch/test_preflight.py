@@ -151,6 +151,18 @@ def test_a_reward_function_that_fails_is_refused_with_the_users_lines(config, ca
         assert 'reward.py", line 1, in score' in said
 
 
+def test_an_environment_that_cannot_be_called_is_refused_by_its_own_name(config, capsys):
+    Path("talk.py").write_text("def step(history, row): return 'so', True, 1\n")
+    code, said = refusals(config, capsys, "--environment.function", "talk.py:step")
+    assert code == ExitCode.USER_CODE
+    assert f"environment.function {Path.cwd()}/talk.py:step cannot be called: nothing fills" in said
+    filled = json.dumps({"history": []})
+    assert (
+        main(["plan", config, "--environment.function", "talk.py:step", "--environment.kwargs", filled])
+        == ExitCode.DONE
+    )
+
+
 def test_a_reward_function_sees_what_it_will_see_in_the_run(config):
     own = own_reward(
         "import json, sys\n"

@@ -122,6 +122,7 @@ def test_too_many_segments_are_refused_and_so_are_those_of_a_judge(folder: Path)
         "generation.segment = 4 cuts generation.max_new_tokens = 257 into 65 segments; 64 are the most. "
         "Set generation.segment to 5 or more, or to null."
     )
+    assert list(algorithm_problems(cut("grpo", 0))) == []  # it is refused where it is read
     asked = cut("grpo", None)
     component = replace(asked.reward, function=None, components={"judged": {"role": "judge"}})
     judge = replace(asked.judge, path="model", generation=replace(asked.judge.generation, segment=8))
