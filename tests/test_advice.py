@@ -1272,6 +1272,9 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 # ── all of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 ENVIRONMENTS = "algos/test_environment.py::test_what_cannot_be_is_refused_and_can_be_set"
+REHEARSED_AGAIN = (
+    "controller/test_rehearsal.py::test_a_loop_without_end_and_a_script_that_is_async_pass_once_they_do_as_advised"
+)
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 SEARCHED = "test_search_page.py::test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on"
 SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
@@ -1280,6 +1283,11 @@ ELSEWHERE = {
         ("recipes/check.py: Leave {}.metric out; in the script, batch.filter leaves samples out.",),
         "recipes/test_check.py::test_what_a_graph_decides_is_refused_where_a_script_does",
     ),
+    "controller/run.py: Make it a def.": REHEARSED_AGAIN,
+    "controller/stand_in.py: If a loop waits for numbers that made-up rows do not have, bound it: "
+    "for _ in range(10).": REHEARSED_AGAIN,
+    "controller/declared.py: Ask for all turns by respond(actor, environment, batch, e), from "
+    "hpcrl.controller.dialogue.": "algos/test_environment.py::test_a_script_asks_for_all_turns_by_respond",
     "controller/stand_in.py: Give it a seed as an argument: int(run.rng('NAME').integers(2**32)).": (
         "controller/test_rehearsal.py::test_a_computation_draws_from_a_generator_of_its_own"
     ),
@@ -1610,6 +1618,9 @@ ELSEWHERE = {
     ),
     "durable/append_log.py: Free some space, or lower control.keep_checkpoints, and resume the run.": (
         "master/test_disturbances.py::test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost"
+    ),
+    "launch/preflight.py: Fix the function, or set {}.kwargs.": (
+        "launch/test_preflight.py::test_an_environment_that_cannot_be_called_is_refused_by_its_own_name"
     ),
     "launch/preflight.py: Fix the function. If it reads files beside its own, name them in code.files. If it needs "
     "something that only the compute nodes have, set {}.trial_rows to 0: it is then not tried.": (

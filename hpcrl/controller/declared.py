@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpcrl.config.environment import ENVIRONMENT
 from hpcrl.controller.data_proto import in_script
 from hpcrl.controller.user_code import listed, misuse
 from hpcrl.data.rows.kind import EVAL_PREFIX
 from hpcrl.dataflow.graph import MFC, Dataset
 from hpcrl.families.config import HeadKind
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm
+from hpcrl.recipes.environment import is_turn
 from hpcrl.recipes.registered import Registered, call_of, registered_methods
 
 INFERENCE: Mapping[HeadKind | None, str] = {"vocabulary": "logprobs", "value": "values"}
@@ -99,10 +101,13 @@ class DeclaredCalls:
         there = f"The recipe has of {role}: {self.of_role(role) or 'no call'}."
         if not fitting:
             raise misuse(f"{asked} means no call on a batch of the {dataset} data set. {there}", "Declare it there.")
-        raise misuse(
-            f"{asked} means several calls: {listed(call.name for call in fitting)}. {there}",
-            f"Say which: name={fitting[0].name!r}.",
-        )
+        several = f"{asked} means several calls: {listed(call.name for call in fitting)}. {there}"
+        if any(call.role == ENVIRONMENT or is_turn(call) for call in fitting):
+            raise misuse(
+                several,
+                "Ask for all turns by respond(actor, environment, batch, e), from hpcrl.controller.dialogue.",
+            )
+        raise misuse(several, f"Say which: name={fitting[0].name!r}.")
 
     def computation(self, function: str, dataset: Dataset) -> MFC:
         """The computation of this name. Raises UserCodeError where there is none."""
@@ -116,6 +121,24 @@ class DeclaredCalls:
             f"run.compute: the recipe declares no computation {function!r} on a batch of the {dataset} data set; it "
             f"declares {there}.",
             f"Add computed({function!r}, inputs, outputs) to the recipe, or say which is meant: name=….",
+        )
+
+    def making(self, keys: Iterable[str]) -> str:
+        """What a script asks for to have these keys: `actor.logprobs(batch)`; … where no single call makes them."""
+        made = {key: call for call in self.calls for key in call.outputs}
+        calls = [made.get(key) for key in keys]
+        if any(call is None or call.role == SCRIPT or self._is_one_of_several(call) for call in calls):
+            return "…"
+        asked = (f"{call.role}.{self.methods(call)[1]}(batch)" for call in calls if call is not None)
+        return ", ".join(dict.fromkeys(asked))
+
+    def _is_one_of_several(self, call: MFC) -> bool:
+        """Whether its method means others of its data set too."""
+        method = self.methods(call)[1]
+        return any(
+            other is not call and other.role == call.role and other.dataset == call.dataset
+            for other in self.calls
+            if method in self.methods(other)
         )
 
     def makers(self, keys: Iterable[str]) -> str:

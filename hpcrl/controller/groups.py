@@ -147,7 +147,7 @@ class Calls:
             raise misuse(
                 f"{doing} reads {lacking}, which the batch has not; it has {listed(batch.keys)}."
                 + (f" {made}." if made else ""),
-                "Put it into the batch: batch = batch.union(…).",
+                f"Put it into the batch: batch = batch.union({self.declared.making(missing)}).",
             )
         return {key: batch.columns[key] for key in call.inputs}
 

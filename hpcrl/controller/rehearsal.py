@@ -52,8 +52,8 @@ def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator
     made = {recipe_name(it.call, calls) for it in first.asked if isinstance(it, CallAsked)}
     if unasked := [call for call in calls if call not in made]:
         yield (
-            f"in {turns} rehearsed steps the script did not ask for {', '.join(unasked)}. They have their place and "
-            "their memory all the same."
+            f"in {turns} rehearsed steps the script did not ask for {', '.join(unasked)}. Their workers and "
+            "memory are reserved all the same."
         )
 
 

@@ -4,8 +4,10 @@ The script is run from its first line in every attempt. Its loop begins at the f
 state that was recorded at the end of the step before.
 """
 
+import inspect
 import json
 import random
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +70,10 @@ def follow(script: Script, line: Line, world: World, silence: Silence | None = N
     if talk.broken is not None:
         raise talk.broken
     if isinstance(left, Iterator):
-        raise UserCodeError("The script has a yield, so it does nothing when it is called.", "Take it out of it.")
+        raise UserCodeError("The script has a yield, so calling it does nothing.", "Remove the yield.")
+    if inspect.iscoroutine(left):
+        left.close()
+        raise UserCodeError("The script is an async def, so calling it does nothing.", "Make it a def.")
     run.finish()
 
 
@@ -303,7 +308,7 @@ class Run:
             try:
                 self._logged.setdefault(step, {})[name] = float(value)
             except (TypeError, ValueError):
-                raise misuse(f"step.log({name}={value!r}): this is no number.", "Log numbers.") from None
+                raise misuse(f"step.log({name}={reprlib.repr(value)}): this is not a number.", "Log numbers.") from None
 
     def _take_state(self, text: str) -> None:
         """What was recorded takes the place of what is there, so that a turn finds the same after a kill."""

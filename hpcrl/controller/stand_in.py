@@ -51,6 +51,8 @@ LENGTH = 4
 TOKENS = 8
 """Made-up tokens are below this: every vocabulary has so many."""
 EVALUATED = 8
+MOST_CALLS = 2_000
+"""That a turn may ask for."""
 MOST_OF_COUNTED = 64
 """Samples of a step whose tokens are counted, not its rows."""
 
@@ -94,6 +96,7 @@ class StandIn:
             case LoopAt(step):
                 self._answers.append(LoopGoesOn(step))
             case CallAsked():
+                self._refuse_endless(message)
                 self._execute(message)
                 stats = {
                     name: self._number(message, name) for name in self._reported.get(self._call(message.call).name, ())
@@ -125,6 +128,13 @@ class StandIn:
         evaluates = step % 2 == 0 and self._algorithm.evaluates(self._experiment)
         self._turns[step] = TurnBegun(step, ids, sample_ids(held_out, 0) if evaluates else (), 0, 0)
         return self._turns[step]
+
+    def _refuse_endless(self, asked: CallAsked) -> None:
+        if asked.number > MOST_CALLS:
+            raise UserCodeError(
+                f"{asked.at}: step {asked.step} has asked for {MOST_CALLS} calls, and asks for more.",
+                "If a loop waits for numbers that made-up rows do not have, bound it: for _ in range(10).",
+            )
 
     def _execute(self, asked: CallAsked) -> None:
         call = self._call(asked.call)

@@ -16,10 +16,12 @@ from support.struck_layouts import Blow, check_struck
 from support.tiny_ppo import tiny_ppo
 
 from hpcrl.config.data import DataConfig, GroupDataConfig
-from hpcrl.config.environment import EnvironmentConfig
+from hpcrl.config.environment import MOST_TURNS, EnvironmentConfig
+from hpcrl.config.experiment import to_dict
 from hpcrl.config.generation import EvaluationConfig, GenerationConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.validate import collect
+from hpcrl.controller.rehearse import Order, Trace, rehearse
 from hpcrl.data.chat import ChatTemplate
 from hpcrl.data.datasets import Texts
 from hpcrl.data.tokens import load_tokens
@@ -203,11 +205,49 @@ def test_what_cannot_be_is_refused_and_can_be_set(task: Path) -> None:
     assert "environment.kwargs belongs to environment.function" in problems(task, environment=loose)
     assert problems(task, environment=replace(loose, function=there)) == ""
     alone = problems(task, environment=EnvironmentConfig())
-    assert "reward.components.tool.role = environment must be a role that scores: reward_model, judge" in alone
+    unset = "needs environment.function, which is not set. Set environment.function."
+    assert alone == f"reward.components.tool.role = environment {unset}"
+    for turns in (0, MOST_TURNS + 1):
+        endless = EnvironmentConfig(function=there, max_turns=turns)
+        said = problems(task, environment=endless)
+        limits = f"must be between 1 and {MOST_TURNS}. Set environment.max_turns."
+        assert said == f"environment.max_turns = {turns} {limits}"
+    assert problems(task, environment=replace(nameless, function=there, max_turns=MOST_TURNS)) == ""
     entry = {"mesh": "0", "layout": "d1"}
     served = problems(task, calls={"actor_turn2_gen": {**entry, "backend": "vllm"}})
     assert "calls.actor_turn2_gen has its responses made by a server" in served
     assert problems(task, calls={"actor_turn2_gen": entry}) == ""
+
+
+LOOP = """
+from dataclasses import replace
+
+from hpcrl.controller.dialogue import respond
+from hpcrl.recipes import ppo
+
+
+def loop(run, e):
+    actor, environment = run.groups("actor", "environment")
+    for step in run.steps():
+        batch = step.batch()
+        batch = {}
+        batch.fetch("responses", "response_mask", "environment_scores")
+
+
+PPO = replace(ppo.ALGORITHM, script=loop)
+"""
+
+
+def test_a_script_asks_for_all_turns_by_respond(task: Path, tmp_path: Path) -> None:
+    def trace(name: str, asked: str) -> Trace:
+        (tmp_path / name).write_text(LOOP.format(asked))
+        experiment = replace(talking(task), algorithm=f"{tmp_path / name}:PPO")
+        return rehearse(Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, str(tmp_path / "computed.npz")))
+
+    found = trace("wrong.py", "batch.union(actor.generate(batch))")
+    assert "means several calls: actor_gen, actor_turn2_gen, actor_turn3_gen" in found.error
+    (advice,) = found.advice
+    assert not trace("right.py", advice.partition(" by ")[2].partition(", from")[0]).error
 
 
 GAME = """
@@ -231,6 +271,14 @@ def together(prompts, rows):
     return []
 
 
+def half_a_character(messages, row):
+    return "\\ud83d", False, 0.0
+
+
+def no_number(messages, row):
+    return "so", False, "1"
+
+
 async def later(messages, row):
     return "so", False, 1
 """
@@ -252,12 +300,14 @@ def test_a_class_is_made_once_and_its_step_answers(tmp_path: Path) -> None:
     for name, said in (
         ("silent", "neither over nor has a message"),
         ("no_answer", r"returned 3; expected \(message, done, reward\)"),
+        ("half_a_character", "UnicodeEncodeError: .* surrogates not allowed"),
+        ("no_number", r"returned \('so', False, '1'\); expected \(message, done, reward\)"),
         ("together", "it takes several chats together"),
         ("nothing", "has no function 'nothing'"),
     ):
         with pytest.raises(UserCodeError, match=said):
             answers(name)
-    with pytest.raises(UserCodeError, match="goal"):
+    with pytest.raises(UserCodeError, match=r"Game is made with its kwargs, \[\]: missing a required argument: 'goal'"):
         answers("Game")
 
 

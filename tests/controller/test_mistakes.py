@@ -140,7 +140,7 @@ FAILING = {
     "no samples": ("actor.generate(batch[:0])", "actor.generate is asked for on a batch without samples"),
     "settings that it sets": ("e.seed = 2", "seed of the experiment cannot be set"),
     "settings that there are not": ("e.ppo", "has no attribute 'ppo'"),
-    "a number that is none": ("step.log(n='many')", "this is no number"),
+    "a number that is none": ("step.log(n='many')", "this is not a number"),
     "a statistic that nobody reports": ("actor.generate(batch).stats['kl']", "actor_gen_2 has no statistic 'kl'"),
     "rows that it writes into": ("drawn.fetch('y')['y'][0][0] = 1", "read-only"),
     "an error of its own": ("1 / (step.number - 2)", "ZeroDivisionError"),

@@ -136,6 +136,24 @@ def order_of(experiment) -> Order:
     return Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, f"{beside}.npz")
 
 
+def test_a_loop_without_end_and_a_script_that_is_async_pass_once_they_do_as_advised(tmp_path):
+    body = "for step in run.steps():\n    {}:\n        actor.generate(step.batch())"
+    found = rehearse(order_of(experiment_of(tmp_path, body.format("while True"))))
+    (advice,) = found.advice
+    assert f"loop.py:{FIRST + 2}: step 1 has asked for 2000 calls" in found.error
+    bounded = experiment_of(made(tmp_path / "bounded"), body.format(advice.rpartition(": ")[2].rstrip(".")))
+    assert not rehearse(order_of(bounded)).error
+    body = "{} loop():\n    for step in run.steps():\n        pass\nreturn loop()"
+    found = rehearse(order_of(experiment_of(made(tmp_path / "async"), body.format("async def"))))
+    assert "The script is an async def" in found.error and found.advice == ("Make it a def.",)
+    assert not rehearse(order_of(experiment_of(made(tmp_path / "plain"), body.format("def")))).error
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
 def test_plan_refuses_with_the_users_own_file_and_runs_it_no_more_where_it_is_told(tmp_path, capsys):
     name = written(tmp_path, "for step in run.steps():\n    step.log(x=step.batch()[0])")
     (tmp_path / "run.yaml").write_text("name: x\ncontrol: {steps: 2}\n")

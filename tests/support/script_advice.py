@@ -69,7 +69,7 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
     "declared.py: Declare it there.": ("actor.generate(batch, name='actor_draw')", "actor.generate(batch)"),
     "declared.py: Say which: name={}.": ("critic.many(drawn)", "critic.many(drawn, name='critic_one')"),
     "groups.py: Give it one that has {}.": ("actor.generate()", "actor.generate(batch)"),
-    "groups.py: Put it into the batch: batch = batch.union(…).": (
+    "groups.py: Put it into the batch: batch = batch.union({}).": (
         "reward.score(batch)",
         "batch = batch.union(drawn); reward.score(batch)",
     ),
@@ -108,7 +108,7 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "run.group('judge')",
         "run.group('reward')",
     ),
-    "run.py: Take it out of it.": ("yield step", "kept.append(step)"),
+    "run.py: Remove the yield.": ("yield step", "kept.append(step)"),
     "run.py: Test step.evaluates before; control.evaluate sets it.": (
         "step.held_out()",
         "step.evaluates and step.held_out()",
