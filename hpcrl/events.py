@@ -50,9 +50,11 @@ class AgentConnected(LifeCycleEvent, frozen=True, tag="node"):
 
 
 class NodesMissing(LifeCycleEvent, frozen=True, tag="missing"):
-    """Node → what is known of it."""
+    """Node → what is known of it. `until`: how long they are waited for, in seconds since 1970; None where the run does
+    without them."""
 
     nodes: dict[int, str]
+    until: float | None = None
 
 
 class AllocationEnds(LifeCycleEvent, frozen=True, tag="allocation"):

@@ -21,7 +21,7 @@ OLDEST = 3
 
 
 class NodesNow(msgspec.Struct, frozen=True):
-    """Of a run whose number of nodes is a range."""
+    """Of a run whose number of nodes is a range, or that waits for some."""
 
     asked: str
     """`2-8`."""
@@ -31,6 +31,8 @@ class NodesNow(msgspec.Struct, frozen=True):
     """Each in words, the newest last."""
     others: tuple[str, ...]
     """What becomes of nodes that it does not have."""
+    until: float | None = None
+    """How long it waits for them before it does anything, in seconds since 1970."""
 
 
 def in_words(changed: NodesChanged) -> str:
@@ -56,14 +58,26 @@ def changes_of(reader: RunReader) -> tuple[str, ...]:
 
 
 def nodes_now(reader: RunReader, asked: int | str) -> NodesNow | None:
-    """None of a run whose number of nodes is fixed."""
+    """None of a run whose number of nodes is fixed, while it waits for none."""
     least, _, most = str(asked).partition("-")
-    if not most or least == most:
-        return None
     newest = max(reader.attempts, default=None)
     nodes = 0 if newest is None else reader.attempts[newest].nodes
+    is_fixed = not most or least == most
+    if is_fixed and (reader.newest is None or reader.newest.ready is not None):
+        return None  # without a look at its events, which may be many
     others = () if newest is None or _is_over(reader.run, newest) else tuple(_others(reader.run, newest))
-    return NodesNow(f"{asked}", nodes, changes_of(reader), others)
+    until = _waited_for_until(reader.run, newest) if newest is not None and others and not nodes else None
+    if is_fixed and until is None:
+        return None
+    return NodesNow(f"{asked}", nodes, changes_of(reader), others, until)
+
+
+def _waited_for_until(run: RunDirectory, attempt: int) -> float | None:
+    """As an attempt told that has not begun its work, nor ended."""
+    if run.read_verdict(attempt) is not None:
+        return None
+    told = (entry.event for entry in _told(run, attempt) if isinstance(entry.event, NodesMissing))
+    return next((event.until for event in told), None)
 
 
 def _is_over(run: RunDirectory, newest: int) -> bool:
@@ -92,10 +106,14 @@ def _others(run: RunDirectory, newest: int) -> Iterator[str]:
 
 
 def _spare(nodes: list[int], event: GrowthWeighed, time: float) -> str:
-    one, at = len(nodes) == 1, f"{datetime.fromtimestamp(time, UTC):%H:%M:%S} UTC"
+    one, at = len(nodes) == 1, _clock(time)
     who = f"node {nodes[0]} is here" if one else f"nodes {', '.join(map(str, nodes))} are here"
     does = ("joins" if one else "join") if event.joins else ("waits" if one else "wait")
     return f"{who} and {does}, as of {at}: {event.why}"
+
+
+def _clock(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%H:%M:%S} UTC"
 
 
 def _told(run: RunDirectory, attempt: int) -> Iterator[Entry]:
@@ -113,5 +131,7 @@ def _told(run: RunDirectory, attempt: int) -> Iterator[Entry]:
 def lines_of(now: NodesNow) -> Iterator[str]:
     """For people: how many there are, since when, and what the others wait for."""
     how = f"; {now.changes[-1]}" if now.changes else ""
-    yield f"nodes    on {now.nodes} of {now.asked} nodes{how}" if now.nodes else f"nodes    {now.asked} are asked for"
+    until = "" if now.until is None else f"; those that are missing are waited for until {_clock(now.until)}"
+    asked = f"nodes    {now.asked} {'is' if now.asked == '1' else 'are'} asked for{until}"
+    yield f"nodes    on {now.nodes} of {now.asked} nodes{how}" if now.nodes else asked
     yield from (f"         {other}" for other in now.others)

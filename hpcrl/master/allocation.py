@@ -93,7 +93,7 @@ class AllocationWatch:
         self._now = now
         self._asking_ends: Future[Mapping[int, float]] | None = None
         self._looking: Future[Mapping[int, Absence]] | None = None
-        self._next_look = 0.0
+        self._next_look = self._looked_at = -math.inf
         self._before: Mapping[int, Absence] = {}
         self.ends: Mapping[int, float] = {}
         self.absences: Mapping[int, Absence] = {}
@@ -122,23 +122,31 @@ class AllocationWatch:
         first = min(self.ends.values(), default=math.inf)
         return [node for node, end in self.ends.items() if end <= first + within_s]
 
-    def poll(self, missing: Mapping[int, tuple[int, int] | None], every_s: float = LOOK_EVERY_S) -> None:
-        """Every while, have the missing nodes seen to. A node that came while it was asked about is not missing."""
+    def poll(
+        self,
+        missing: Mapping[int, tuple[int, int] | None],
+        every_s: float = LOOK_EVERY_S,
+        waits_s: float | None = None,
+    ) -> None:
+        """Every while, have the missing nodes seen to, however rarely that was wanted before. A node that came while it
+        was asked about is not missing. `waits_s`: for how long they are still waited for, if they are."""
         if self._looking is not None and self._looking.done():
             said = self._said(self._looking, "absences")
-            self._learn(said and {node: absence for node, absence in said.items() if node in missing})
+            self._learn(said and {node: absence for node, absence in said.items() if node in missing}, waits_s)
             self._looking = None
-        if self._allocation is None or self._looking is not None or self._clock() < self._next_look:
+        now, due = self._clock(), min(self._next_look, self._looked_at + every_s)
+        if self._allocation is None or self._looking is not None or now < due:
             return
-        self._next_look = self._clock() + every_s
+        self._looked_at, self._next_look = now, now + every_s
         allocation, asked = self._allocation, dict(missing)
         self._looking = self._ask(lambda: allocation.replace_missing(asked))
 
-    def _learn(self, found: Mapping[int, Absence] | None) -> None:
+    def _learn(self, found: Mapping[int, Absence] | None, waits_s: float | None = None) -> None:
         if found is None:
             return
         if found != self.absences:
-            self._note(NodesMissing({node: absence.what for node, absence in found.items()}))
+            until = None if waits_s is None else round(self._now() + waits_s, 3)
+            self._note(NodesMissing({node: absence.what for node, absence in found.items()}, until))
         self._before, self.absences = self.absences, found
         if any(absence.standing in ("ended", "gone") for absence in found.values()):
             self._next_look = self._clock() + CONFIRM_S

@@ -72,7 +72,7 @@ class NodeWait:
         self._watch = watch
         self._clock = clock
         self._address = ""
-        self._was_complete = False
+        self._was_complete = self._had_some = False
         self._wanted = members.nodes
         self._since: float | None = None
         self._enough_since: float | None = None
@@ -99,7 +99,8 @@ class NodeWait:
         coming = len(missing) - len(self._hopeless(missing))
         if not may_begin(Muster(here, self._cluster.least_nodes, self._wanted, coming, waited_s, patience_s)):
             return False
-        self._since, self._enough_since, self._was_complete = None, None, True
+        self._since, self._enough_since = None, None
+        self._had_some, self._was_complete = self._was_complete, True
         if not missing:
             self._watch.found_all()
         return True
@@ -127,7 +128,9 @@ class NodeWait:
 
     def _why_changed(self, left: Sequence[int], came: Sequence[int]) -> str:
         said = [f"{_nodes(came)} joined"] if came else []
-        if left:
+        if left and not self._had_some:  # it is the first attempt of this master: it has lost none
+            said.append(f"{_nodes(left)} did not come again")
+        elif left:
             limit = f"replaced within cluster.replace_timeout_s = {self._cluster.replace_timeout_s:g}"
             within = limit if self.replaces_nodes else "replaced, because nobody starts nodes again here"
             said.append(f"{_nodes(left)} {'were' if len(left) > 1 else 'was'} lost and not {within}")
@@ -153,8 +156,17 @@ class NodeWait:
         if here < least and self._since is not None and self._clock() - self._since > self._limit_s:
             why = self._why_incomplete(missing)
             return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)
-        self._watch.poll(missing)
+        self._watch.poll(missing, waits_s=self._waits_s)
         return None
+
+    @property
+    def _waits_s(self) -> float | None:
+        """For how long those that are missing are still waited for; None where nobody is."""
+        if len(self._members.agents) < self._cluster.least_nodes or self._was_complete:
+            since, limit_s = self._since, self._limit_s
+        else:
+            since, limit_s = self._enough_since, self._cluster.patience_s
+        return None if since is None else max(0.0, since + limit_s - self._clock())
 
     def _too_few(self, missing: Mapping[int, tuple[int, int] | None]) -> Ending:
         """So many never come that the run cannot have its least number of nodes."""

@@ -10,14 +10,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 from rich.console import Console
-from support.made_run import MadeRun, ended_run, ppo_row
+from support.made_run import BEGAN, MadeRun, ended_run, ppo_row
 from support.slurm_made import made_on_slurm, reclaim, seen
 
 from hpcrl.config.changes import with_settings
 from hpcrl.errors import ConfigurationError
-from hpcrl.events import CallFailed, CommandHeard, DrainBegun, NodesMissing, RowsLeftOut, WorkersReady
+from hpcrl.events import AgentConnected, CallFailed, CommandHeard, DrainBegun, NodesMissing, RowsLeftOut, WorkersReady
 from hpcrl.inspect.listing import list_runs
-from hpcrl.inspect.nodes import nodes_now
+from hpcrl.inspect.nodes import lines_of, nodes_now
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.status_text import status_text
@@ -338,3 +338,23 @@ def test_nodes_that_have_not_come_are_told_of_while_somebody_waits_for_them(
     made.verdict(state, code, "x")
     over = nodes_now(RunReader(made.run), "1-3")
     assert over is not None and over.others == others
+
+
+def test_a_run_that_waits_for_a_node_says_for_which_and_until_when(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin(ready=False)
+    made.write(NodesMissing({0: "job 7_0 is running", 1: "job 7_1 is pending (Priority)"}, until=BEGAN + 900))
+    made.write(AgentConnected(0, "host", 7, True))
+    waiting = nodes_now(RunReader(made.run), 2)
+    assert waiting is not None and [*lines_of(waiting)] == [
+        f"nodes    2 are asked for; those that are missing are waited for until {at(BEGAN + 900)} UTC",
+        "         node 1 has not come: job 7_1 is pending (Priority)",
+    ]
+    made.write(AgentConnected(1, "host", 8, True))
+    assert nodes_now(RunReader(made.run), 2) is None, "it waits for nobody any more"
+    made.write(NodesMissing({1: "job 7_1 is pending"}))
+    assert nodes_now(RunReader(made.run), 2) is None, "it does without it"
+
+
+def at(time_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.gmtime(time_s))

@@ -111,18 +111,38 @@ def test_one_look_does_not_make_a_node_gone() -> None:
     assert noted[0] == NodesMissing({3: "was cancelled"})
 
 
+def test_a_node_that_was_asked_about_rarely_is_asked_about_as_soon_as_it_is_waited_for() -> None:
+    asked, noted, now = list[float](), list[Event](), [1000.0]
+
+    class Slurm:
+        def replace_missing(self, missing: Collection[int]) -> dict[int, Absence]:
+            asked.append(now[0])
+            return {node: Absence("queued", "job 8_3 is pending") for node in missing}
+
+    watch = AllocationWatch(Slurm(), noted.append, lambda: now[0], lambda: now[0], at_once)  # type: ignore[arg-type]
+    for second in range(70):
+        now[0] = 1000.0 + second
+        watch.poll({3: None}, **({"every_s": 60.0} if second < 40 else {"waits_s": 900.0}))
+    assert asked == [1000.0, 1040.0, 1055.0]
+    watch.found_all()
+    for second in (70, 71):
+        now[0] = 1000.0 + second
+        watch.poll({3: None}, waits_s=870.0)
+    assert [event.until for event in noted if isinstance(event, NodesMissing)] == [None, 1941.0]
+
+
+def at_once(call: Callable[[], Any]) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(call())
+    return future
+
+
 def test_a_node_that_comes_while_it_is_asked_about_is_not_said_to_be_missing() -> None:
     class Slurm:
         def replace_missing(self, missing: Collection[int]) -> dict[int, Absence]:
             return {node: Absence("queued", f"job 8_{node} is running") for node in missing}
 
     noted: list[Event] = []
-
-    def at_once(call: Callable[[], Any]) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(call())
-        return future
-
     watch = AllocationWatch(Slurm(), noted.append, ask=at_once)  # type: ignore[arg-type]
     watch.poll({1: None, 3: None})
     watch.poll({3: None})

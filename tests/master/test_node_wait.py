@@ -8,6 +8,7 @@ import pytest
 from support.allocations import Lacks
 from support.chaos import create_run, toy_experiment
 
+from hpcrl.events import Event, NodesMissing
 from hpcrl.master.allocation import Absence, AllocationWatch
 from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
@@ -62,7 +63,10 @@ class Ranged:
         self.now = 0.0
         self.members = Members(4, 1e9, lambda: self.now)
         allocation = None if absence is None else Lacks(absence)
-        self.watch = AllocationWatch(allocation, lambda event: None, lambda: self.now, ask=at_once)
+        self.noted: list[Event] = []
+        self.start_timeout_s = cluster.start_timeout_s
+        clock = lambda: self.now  # noqa: E731
+        self.watch = AllocationWatch(allocation, self.noted.append, clock, clock, at_once)
         point = RunMeetingPoint(self.run, "first")
         self.wait = NodeWait(point, cluster, True, self.members, self.watch, lambda: self.now)
         self.wait.begin(0, "tcp://master")
@@ -114,3 +118,37 @@ def test_nodes_that_never_come_are_not_waited_for_where_enough_others_are_there(
     while (ending := nodes.wait.given_up()) is None:
         assert not nodes.after(0.1)
     assert ending.state == "failed" and "job 7_2 was cancelled" in ending.reason
+
+
+def test_a_master_that_has_just_begun_blames_no_limit_for_nodes_that_the_run_had_before(tmp_path: Path) -> None:
+    nodes = Ranged(tmp_path)
+    nodes.comes(0, 1)
+    assert not nodes.after(0.0) and nodes.after(60.0)
+    assert nodes.wait._why_changed([2, 3], []) == "nodes 2, 3 did not come again"
+    assert nodes.wait.seats() == (0, 1)
+    nodes.comes(2)
+    assert nodes.after(1.0)
+    assert nodes.wait._why_changed([3], [2]).endswith("lost and not replaced within cluster.replace_timeout_s = 900")
+
+
+def test_how_long_missing_nodes_are_waited_for_is_told_with_them(tmp_path: Path) -> None:
+    nodes = Ranged(tmp_path, Absence("queued", "job 7_2 is pending"))
+    untils = lambda: [event.until for event in nodes.noted if isinstance(event, NodesMissing)]  # noqa: E731
+
+    def look(seconds: float) -> None:
+        nodes.watch.found_all()
+        assert not nodes.after(seconds)
+        for _ in range(2):
+            assert nodes.wait.given_up() is None
+
+    nodes.comes(0)
+    look(0.0)
+    limit_s = nodes.start_timeout_s
+    assert untils() == [limit_s], "too few are there: until all are queued again"
+    nodes.comes(1)
+    look(20.0)
+    assert untils()[1:] == [80.0], "enough are there: it begins without the others"
+    assert nodes.after(60.0)
+    nodes.members.dismiss(1)
+    look(20.0)
+    assert untils()[2:] == [100.0 + 900.0], "for one in the place of another"
