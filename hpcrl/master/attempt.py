@@ -186,6 +186,8 @@ class Attempt:
         while not self._nodes.is_complete():
             # Who came and went meanwhile is missed by nobody: there was no worker yet.
             self._members.losses.clear()
+            if self._nodes.replaces_nodes:
+                self._members.forget_gone()
             if ending := self._nodes.given_up() or self._judged():
                 return ending
             self._reactor.turn()

@@ -51,7 +51,7 @@ from hpcrl.progress import JournalWritten, Progress
 from hpcrl.wire.chores import ChoreReport
 from hpcrl.wire.messages import ShardsVerified, Verify
 
-SHOWN_AT_ONCE = AttemptBegun | AttemptEnded | CallFailed | CallStalled | DrainBegun | NodeLeaving | WorkerEnded
+SHOWN_AT_ONCE = AttemptEnded | CallFailed | CallStalled | DrainBegun | NodeLeaving | WorkerEnded
 """Events before which `live.json` says what is under way then."""
 
 
@@ -145,6 +145,8 @@ class AttemptFiles:
             self._rows.show(at_once=True)
         entry = self._events.write(event)
         self._rows.feed(entry)
+        if isinstance(event, AttemptBegun):
+            self._rows.show(at_once=True)
         return entry
 
     def follow(self, progress: Progress) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from hpcrl.errors import ExitCode
+from hpcrl.master.allocation import EVERYTHING
 from hpcrl.whereabouts import Doing
 from hpcrl.wire.messages import AgentHello, Beat, BeatHeard, Failed, WorkerExited, WorkerHello, WorkerReady
 
@@ -162,6 +163,10 @@ class Members:
         """A node goes in good order: it is missing, not lost."""
         self.draining.pop(node, None)
         self.agents.pop(node, None)
+
+    def forget_gone(self) -> None:
+        """Whose agent is gone has nothing left to go for: what it said of that is no news to an attempt that begins."""
+        self.draining = {node: why for node, why in self.draining.items() if node == EVERYTHING or node in self.agents}
 
     def worker(self, identity: bytes, hello: WorkerHello) -> None:
         member = self.workers[hello.rank] = Member(identity, self.clock(), since=self.clock(), rank=hello.rank)

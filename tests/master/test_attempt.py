@@ -12,12 +12,15 @@ from support.chaos import create_run, rows_of, toy_experiment
 from support.made_parts import under_way_in
 
 from hpcrl.config.changes import RunSettings
+from hpcrl.costs import decode_live
 from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.dataflow.graph import changes
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Stopped
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.events import AttemptBegun
+from hpcrl.inspect.reader import RunReader
 from hpcrl.master.allocation import AllocationWatch
 from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt
@@ -270,3 +273,23 @@ def test_an_attempt_that_is_superseded_writes_no_more(tmp_path: Path) -> None:
     with pytest.raises(SupersededError):
         at.ends()
     assert at.run.journal(0).stat().st_size == size
+
+
+@pytest.mark.parametrize(("replaces_nodes", "state"), [(True, "lost"), (False, "preempted")])
+def test_a_node_that_fell_silent_as_it_went_ends_no_attempt_that_waits_for_it(
+    tmp_path: Path, replaces_nodes: bool, state: str
+) -> None:
+    at = stage(tmp_path, ALL_CAME, replaces_nodes)
+    at.attempt._members.draining[0] = "got SIGTERM"
+    at.script.at_work = [(b"agent0", WorkerExited(0, 1, "killed by SIGKILL", None, "logs/worker-1.err"))]
+    assert at.ends().state == state
+    assert at.run.plan(0).exists() == replaces_nodes, "a node that comes in its place has work"
+
+
+def test_whoever_looks_at_an_attempt_that_has_just_begun_sees_that_it_is_this_one(tmp_path: Path) -> None:
+    at = stage(tmp_path, ALL_CAME)
+    newer = begin_attempt(at.run, {"actor_train": "actor", "critic_train": "critic"}, "second", 2, compacts=False)
+    newer.note(AttemptBegun(newer.number, "", False, 2))
+    assert decode_live(at.run.live(1).read_bytes()).attempt == 1
+    newer.close()
+    assert RunReader(at.run).lacking == ""

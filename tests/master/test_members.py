@@ -2,6 +2,7 @@
 
 import pytest
 
+from hpcrl.master.allocation import EVERYTHING
 from hpcrl.master.members import Members
 from hpcrl.whereabouts import Doing
 from hpcrl.wire.messages import AgentHello, Beat, WorkerExited, WorkerHello, WorkerReady
@@ -170,6 +171,20 @@ def test_an_agent_that_said_why_it_goes_before_it_fell_silent_is_named_with_it()
     clock.now = 11.0
     members.find_silent()
     assert members.losses[0].how == "the parent of its workers died, then silent for 10 s"
+
+
+def test_a_node_that_fell_silent_as_it_was_told_to_go_does_not_go_a_second_time() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock, nodes=2)
+    members.agent(b"agent1", AgentHello(1, "host", 2, 2))
+    members.draining |= {EVERYTHING: "the run is to go", 0: "got SIGTERM", 1: "got SIGTERM"}
+    clock.now = 9.0
+    members.heard(b"agent1")
+    clock.now = 11.0
+    members.find_silent()
+    members.new_attempt()
+    members.forget_gone()
+    assert members.draining == {EVERYTHING: "the run is to go", 1: "got SIGTERM"}
 
 
 def test_nobody_owes_an_answer_for_what_the_master_slept() -> None:
