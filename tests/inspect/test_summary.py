@@ -1,11 +1,13 @@
 import io
+import time
 from pathlib import Path
 
 from rich.console import Console
 from support.made_run import MadeRun, ended_run
 
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.events import CallFailed
+from hpcrl.events import CallFailed, WorkersReady
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
 from hpcrl.inspect.views.summary import summary
@@ -46,3 +48,13 @@ def test_a_run_that_failed_says_what_failed_first_and_how_to_go_on(tmp_path: Pat
 
 def test_a_run_without_anything_is_summed_up_too(tmp_path: Path) -> None:
     assert "no verdict" in text_of(MadeRun(tmp_path / "run").run)
+
+
+def test_a_run_that_is_at_work_is_not_to_be_resumed(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run", cluster=ClusterConfig(type="slurm"))
+    made.begin()
+    assert "hpcrl resume" in text_of(made.run), "nobody has written anything for long"
+    made.time = time.time()
+    made.write(WorkersReady(2))
+    text = text_of(made.run)
+    assert "hpcrl resume" not in text and f"hpcrl status {made.run.root} " in text

@@ -15,6 +15,7 @@ from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.shown_settings import shown_settings
 from hpcrl.inspect.utilisation import newest_peaks
 from hpcrl.inspect.views.attempts import Attempt, Ledger, attempts, ledger
+from hpcrl.inspect.views.status import is_fresh
 from hpcrl.inspect.views.why import Cause, newest_cause
 
 REWARDS = ("rew_inf/reward", "eval_rew/reward", SHARE_RIGHT)
@@ -156,8 +157,13 @@ def summary(reader: RunReader) -> Summary:
         ),
         late=[LateRow(number, row["step"]) for number, row in reader.late()],
         cause=cause,
-        hints=_hints(str(run.root), verdict, cause),
+        hints=_hints(str(run.root), verdict, cause, verdict is None and cause is None and _works(reader)),
     )
+
+
+def _works(reader: RunReader) -> bool:
+    """Whether somebody was alive just now, by the newest events."""
+    return reader.newest is not None and is_fresh(reader.newest)
 
 
 def _courses(rows: Sequence[Row], right_at: float) -> list[Course]:
@@ -203,8 +209,10 @@ def _exports(reader: RunReader) -> dict[str, str]:
     return found
 
 
-def _hints(root: str, verdict: Verdict | None, cause: Cause | None) -> dict[str, str]:
+def _hints(root: str, verdict: Verdict | None, cause: Cause | None, works: bool) -> dict[str, str]:
     hints = {f"hpcrl inspect {root} --plot": "its curves", f"hpcrl logs {root}": "what every process did, by time"}
+    if works:
+        return {f"hpcrl status {root}": "what it does now"} | hints
     if verdict is None or verdict.state != "done":
         when = "when the cause is gone, " if verdict is not None and verdict.state == "failed" else ""
         resume = f"hpcrl resume {root}"
