@@ -27,6 +27,7 @@ from hpcrl.durable.attempts import newest_nodes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
+from hpcrl.inspect.words import counted
 from hpcrl.launch.calibrating import calibrated, like, payback, refuse_another
 from hpcrl.launch.preflight import capacity_of
 from hpcrl.launch.searched import searched_each
@@ -123,7 +124,7 @@ def _search(experiment: ExperimentConfig, after: RunDirectory | None) -> Found:
 
 
 def _tell_payback(after: RunDirectory, found: tuple[Found, float], best: Any) -> None:
-    told = payback(after, found[1], found[0].costs.rates)
+    told = payback(after, found[1], best.cluster.most_nodes, found[0].costs.rates)
     print(told.said, file=sys.stderr)
     if told.pays is False:
         return
@@ -167,7 +168,7 @@ def render(answer: SearchTold) -> RenderableType:
     """For people."""
     tried = f"{'all ' * answer.is_optimal}{answer.proposals:,} plans were tried"
     tried = "there is one plan" if answer.is_optimal and answer.proposals == 1 else tried
-    head = Text(f"{answer.workers} workers of {_size(answer.capacity)}, {plain(answer.rates)}; {tried}\n")
+    head = Text(f"{counted(answer.workers, 'worker')} of {_size(answer.capacity)}, {plain(answer.rates)}; {tried}\n")
     parts: list[RenderableType] = [head, _plans(answer), Text(), _calls(answer.plans[0]), Text()]
     parts += [Text(plain(line)) for line in (*_why(answer), *_lengths(answer))]
     parts += [Text(plain(notice), style="dim") for notice in answer.notices]

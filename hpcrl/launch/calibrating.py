@@ -96,14 +96,17 @@ class Payback(NamedTuple):
     """None: nobody knows how many steps are left."""
 
 
-def payback(run: RunDirectory, expected_s: float, rates: Rates) -> Payback:
-    """Of a plan whose step is expected to take so long by rates that this run has calibrated."""
+def payback(run: RunDirectory, expected_s: float, nodes: int, rates: Rates) -> Payback:
+    """Of a plan on so many nodes whose step is expected to take so long by rates that this run has calibrated."""
     measured, reader = ran(run), RunReader(run)
     experiment = like(experiment_from(run.configuration()), run)
-    own = expected_step(experiment, len(newest_nodes(run) or ()) or experiment.cluster.most_nodes, rates)
+    had = len(newest_nodes(run) or ()) or experiment.cluster.most_nodes
+    own = expected_step(experiment, had, rates)
     own_s = measured.step_s if own is None else own.seconds
     reckoned = "" if own is None else f" ({own_s:.3g} s as reckoned from its calls)"
-    said = f"A step of {run.root.name} took {measured.step_s:.3g} s{reckoned}, and one of plan 1 is expected to take"
+    on = "" if nodes == had else f" (on {counted(nodes, 'node')}, not on {had})"
+    took = f"A step of {run.root.name} took {measured.step_s:.3g} s{reckoned}"
+    said = f"{took}, and one of plan 1{on} is expected to take"
     gain = own_s - expected_s
     if gain <= 0:
         return Payback(f"{said} {expected_s:.3g} s: resuming with it gains nothing.", False)

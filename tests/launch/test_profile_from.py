@@ -177,12 +177,13 @@ def test_whether_resuming_pays_is_told_by_how_far_steps_are_apart_and_how_many_a
     over, run, endless = make("over"), make("run", steps=STEPS + 1), make("long", steps=STEPS + 10**6)
     rates = calibrated(run, CPU_CORE)
     assert ran(run).step_s == 1.0
-    none = payback(over, 0.0, rates)
+    none = payback(over, 0.0, 1, rates)
     assert none.pays is False and none.said.startswith("A step of over took 1 s (")
     assert none.said.endswith("; none are left.")
-    assert payback(run, 1e6, rates) == (payback(run, 1e6, rates).said, False)
-    assert payback(run, 1e6, rates).said.endswith("is expected to take 1e+06 s: resuming with it gains nothing.")
-    one, many = payback(run, 1e-9, rates), payback(endless, 1e-9, rates)
+    assert payback(run, 1e6, 1, rates) == (payback(run, 1e6, 1, rates).said, False)
+    assert payback(run, 1e6, 1, rates).said.endswith("is expected to take 1e+06 s: resuming with it gains nothing.")
+    assert "one of plan 1 (on 3 nodes, not on 1) is expected to take" in payback(run, 1e6, 3, rates).said
+    one, many = payback(run, 1e-9, 1, rates), payback(endless, 1e-9, 1, rates)
     own = float(one.said.partition("took 1 s (")[2].partition(" s as")[0])
     assert f"{own:.3g} s less" in one.said and 0 < own < 1, "a plan is held to what the run's own is reckoned to take"
     assert (one.pays, many.pays) == (own > ran(run).start_s, True)
