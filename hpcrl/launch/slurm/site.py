@@ -205,10 +205,11 @@ def describe_too_long_a_grace(site: SlurmSite, partition: str | None, grace_s: f
     given_s = _grace_s(site, found) + site.kill_wait_s
     if preempt_mode_of(site, found) in ("off", "suspend") or grace_s + SPILL_MARGIN_S <= given_s:
         return ""
+    most_s = max(0.0, given_s - SPILL_MARGIN_S)
     return (
         f"cluster.grace_s = {grace_s:g} and {SPILL_MARGIN_S:g} s to write and leave are more than these {given_s:g} s: "
         "calls, and the script that decides what becomes of the job, may be killed before they are finished. "
-        f"Set cluster.grace_s to at most {max(0.0, given_s - SPILL_MARGIN_S):g}."
+        f"Set cluster.grace_s to {'at most ' if most_s else ''}{most_s:g}."
     )
 
 

@@ -187,7 +187,7 @@ def test_a_grace_that_a_preemption_does_not_give_is_told_with_what_to_set(
 ) -> None:
     said = describe_too_long_a_grace(site_of(version), partition, grace_s)
     assert f"cluster.grace_s = {grace_s:g} and 5 s to write and leave are more than these {given} s" in said
-    assert said.endswith(f"Set cluster.grace_s to at most {most}.")
+    assert said.endswith(f"Set cluster.grace_s to {f'at most {most}' if most else '0'}.")
     [setting] = [each for each in settings(ToyExperiment) if each.key == "cluster.grace_s"]
     assert setting.broken_bound(float(most)) is None
 

@@ -366,9 +366,9 @@ def test_a_grace_that_is_too_long_is_told_by_the_dry_run_and_by_submit(
     launcher = SlurmLauncher(fake.commands())
     launcher.start(run, "n1")
     said = capsys.readouterr().out
-    assert "Set cluster.grace_s to at most 0." in said and "GraceTime is 0" in said
+    assert "Set cluster.grace_s to 0." in said and "GraceTime is 0" in said
     described = launcher.describe(experiment_from(run.read_run().experiment), run.root)
-    assert "Set cluster.grace_s to at most 0." in described
+    assert "Set cluster.grace_s to 0." in described
 
 
 def test_a_damaged_intent_is_named_unless_what_it_says_was_done(fake: FakeSlurm, tmp_path: Path) -> None:
