@@ -227,6 +227,18 @@ def told_to_go(folder: Path) -> MadeRun:
     return made
 
 
+def test_where_those_that_were_to_join_had_gone_it_is_said_that_nothing_changed(made: MadeRun) -> None:
+    made.write(AttemptEnded("grown", "node 2 can join", 75, asked=True))
+    made.begin()
+    cause = cause_of(made.run, 0)
+    assert cause is not None and cause.said == "node 2 can join", "nobody knows who will be there"
+    made.run.plan(1).write_bytes(b"{}")
+    cause = cause_of(made.run, 0)
+    assert cause is not None and cause.said.endswith(
+        "on as many nodes as before: those that were to join were gone by then."
+    )
+
+
 def made_at(made: MadeRun) -> float:
     """When an agent came."""
     lines = made.run.events(made.attempt).read_bytes().splitlines()

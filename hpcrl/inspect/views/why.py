@@ -106,6 +106,8 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
     edit = own.line(found.said, found.frames, found.traceback) if found.kind == "user's code" else None
     changed = change_at(run, number + 1) if continued else None
     then = "" if changed is None else f"\nThe run continued: it {in_words(changed)}."
+    if found.kind == "more nodes" and changed is None and run.plan(number + 1).exists():
+        then = "\nThe run continued on as many nodes as before: those that were to join were gone by then."
     verdict = f"hang in {found.where or found.who or 'starting'}" if found.kind == "hang" else found.kind
     return Cause(
         attempt=number,
