@@ -91,6 +91,17 @@ def held_to_its_shape(rates: Rates) -> None:
     assert rates.near.send.bytes_per_s > 0 and rates.disk.bytes_per_s > 0 and rates.fixed.call_ns > 0
 
 
+def test_of_a_run_that_ended_early_it_is_said_what_becomes_of_the_profile(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcrl.cli.profile._measured", lambda *_: int(ExitCode.NEVER_REQUEUE))
+    assert main(PROFILE) == ExitCode.NEVER_REQUEUE
+    assert capsys.readouterr().err.endswith(
+        "profile.json is not written. The same command resumes the run, and writes it.\n"
+    )
+    assert not (folder / "profile.json").exists()
+
+
 def test_what_differs_is_named(folder: Path) -> None:
     experiment = read_experiment("grpo.yaml", [])
     assert list(differences(experiment, CPU_CORE, "9.9")) == []

@@ -60,6 +60,8 @@ def run(words: Sequence[str]) -> int:
     try_out("--out", given.out)
     place = Path(given.run_dir or f"{given.out}.run").absolute()
     code = _measured(given.config, place, given.minutes, not given.detach, overrides)
+    if code:
+        print(f"{given.out} is not written. The same command resumes the run, and writes it.", file=sys.stderr)
     if code or given.detach:
         return code
     return _write(given.out, place)
