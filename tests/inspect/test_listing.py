@@ -1,8 +1,11 @@
 """A line per run, from the ends of its files."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.in_memory import FAST
 from support.made_run import MadeRun, ended_run, submit_with
 from support.slurm_made import QueueOf, made_on_slurm, seen
 from support.work import calls_in
@@ -87,20 +90,26 @@ def test_slurm_is_asked_once_and_only_about_runs_that_may_go_on(tmp_path: Path) 
     assert states["a"] == "waiting for Slurm" and states["over2"] == "done" and states["local"] == "running"
 
 
-def test_long_runs_are_listed_by_their_ends(tmp_path: Path) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        yield Path(name)
+
+
+def test_long_runs_are_listed_by_their_ends(folder: Path) -> None:
     """A run's length costs nothing: twenty times a thousand steps or three thousand."""
     work = []
     for steps in (1000, 3000):
-        made = MadeRun(tmp_path / f"{steps}" / "run0")
+        made = MadeRun(folder / f"{steps}" / "run0")
         made.begin()
         made.steps(0, steps)
         for number in range(1, 20):
-            other = MadeRun(tmp_path / f"{steps}" / f"run{number}")
+            other = MadeRun(folder / f"{steps}" / f"run{number}")
             other.begin()
             other.run.events(0).write_bytes(made.run.events(0).read_bytes())
             other.run.metrics(0).write_bytes(made.run.metrics(0).read_bytes())
             other.run.costs(0).write_bytes(made.run.costs(0).read_bytes())
-        lines, calls = calls_in(lambda root=tmp_path / f"{steps}": list_runs(find_runs([root]), QueueOf()))
+        lines, calls = calls_in(lambda root=folder / f"{steps}": list_runs(find_runs([root]), QueueOf()))
         assert {line.step for line in lines} == {steps} and {line.state for line in lines} == {"running"}
         work.append(calls)
     assert work[1] < 1.1 * work[0], work

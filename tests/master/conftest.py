@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.chaos import Remains, remains, toy_experiment, whole_run
-
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+from support.in_memory import FAST
 
 
 @pytest.fixture

@@ -60,13 +60,13 @@ def test_without_a_lag_it_is_what_the_loop_would_write_out(wholes: dict[str, Run
 
 @pytest.mark.parametrize("lag", [1, 2, 3])
 def test_a_step_reads_the_version_of_its_lag_however_long_calls_take(
-    wholes: dict[str, RunDirectory], tmp_path: Path, lag: int
+    wholes: dict[str, RunDirectory], folder: Path, lag: int
 ) -> None:
     whole = wholes[f"LAG_{lag}"]
     assert wrong_versions(whole, lag) == []
     ahead = [it.step for it in lines(whole) if isinstance(it, Called | Trained)]
     assert any(later < earlier for earlier, later in itertools.pairwise(ahead))
-    run = create_run(tmp_path / "run", experiment(f"LAG_{lag}"))
+    run = create_run(folder / "run", experiment(f"LAG_{lag}"))
     assert finish(run, Dawdles(lag)) == [0]
     assert remains(run) == remains(whole), outputs(run)
     assert remains(whole) != remains(wholes["LAG_0"])
@@ -93,15 +93,15 @@ POINTS = [
 
 @pytest.mark.parametrize(("lag", "who", "point", "nth", "target"), POINTS)
 def test_it_ends_as_if_nothing_had_happened(
-    wholes: dict[str, RunDirectory], tmp_path: Path, lag: int, who: str, point: str, nth: int, target: str
+    wholes: dict[str, RunDirectory], folder: Path, lag: int, who: str, point: str, nth: int, target: str
 ) -> None:
-    run = create_run(tmp_path / "run", experiment(f"LAG_{lag}"))
-    ends_alike(run, remains(wholes[f"LAG_{lag}"]), Strike(tmp_path, "strike", who, point, "KILL", target, nth))
+    run = create_run(folder / "run", experiment(f"LAG_{lag}"))
+    ends_alike(run, remains(wholes[f"LAG_{lag}"]), Strike(folder, "strike", who, point, "KILL", target, nth))
     assert wrong_versions(run, lag) == []
 
 
-def test_a_loop_that_is_left_ends_what_was_prepared_for_it(wholes: dict[str, RunDirectory], tmp_path: Path) -> None:
+def test_a_loop_that_is_left_ends_what_was_prepared_for_it(wholes: dict[str, RunDirectory], folder: Path) -> None:
     whole = wholes["LEAVING"]
     assert [it.step for it in lines(whole) if isinstance(it, Closed)] == [1, 2, 3, 4]
-    run = create_run(tmp_path / "run", experiment("LEAVING"))
-    ends_alike(run, remains(whole), Strike(tmp_path, "strike", "master", "master.turn", "KILL", "self", 3))
+    run = create_run(folder / "run", experiment("LEAVING"))
+    ends_alike(run, remains(whole), Strike(folder, "strike", "master", "master.turn", "KILL", "self", 3))

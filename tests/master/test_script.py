@@ -115,10 +115,10 @@ POINTS = [
 
 @pytest.mark.parametrize(("who", "point", "nth", "target"), POINTS)
 def test_a_script_that_is_killed_ends_as_if_nothing_had_happened(
-    undisturbed: Remains, tmp_path: Path, who: str, point: str, nth: int, target: str
+    undisturbed: Remains, folder: Path, who: str, point: str, nth: int, target: str
 ) -> None:
-    run = create_run(tmp_path / "run", scripted())
-    ends_alike(run, undisturbed, Strike(tmp_path, "strike", who, point, "KILL", target, nth))
+    run = create_run(folder / "run", scripted())
+    ends_alike(run, undisturbed, Strike(folder, "strike", who, point, "KILL", target, nth))
 
 
 def test_what_the_script_says_of_a_step_is_in_its_row(whole: RunDirectory, undisturbed: Remains) -> None:
@@ -150,13 +150,13 @@ def struck(run: RunDirectory, folder: Path) -> None:
 
 @pytest.mark.parametrize("mood", DIFFERS)
 def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_on_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mood: str
 ) -> None:
     experiment = replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3))
-    (tmp_path / "whole").mkdir()
-    undisturbed = remains(whole_run(tmp_path / "whole", experiment))
-    run = create_run(tmp_path / "run", experiment)
-    struck(run, tmp_path)
+    (folder / "whole").mkdir()
+    undisturbed = remains(whole_run(folder / "whole", experiment))
+    run = create_run(folder / "run", experiment)
+    struck(run, folder)
     before = [line for line in events(run) if isinstance(line, Done | Trained | Called | Closed)]
     assert before and before[-1].step == 2, (outputs(run), events(run))
     with monkeypatch.context() as patch:
@@ -172,11 +172,11 @@ def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_o
     assert remains(run) == undisturbed
 
 
-def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(tmp_path: Path) -> None:
+def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(folder: Path) -> None:
     """A changed setting is seen from the first ask without a line on; before, it would look like another script."""
     experiment = replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3))
-    run = create_run(tmp_path / "run", experiment)
-    struck(run, tmp_path)
+    run = create_run(folder / "run", experiment)
+    struck(run, folder)
     changed = replace(experiment, toy=replace(experiment.toy, lr=0.25))
     run.submit_settings("s0", run.add_settings(to_dict(changed)))
     assert finish(run) == [0], outputs(run)
