@@ -1305,6 +1305,9 @@ ELSEWHERE = {
         f"controller/{advice}": script_advice.FOLLOWED_AHEAD
         for advice in (*script_advice.IN_PREPARE, *script_advice.OF_A_LAG)
     },
+    "controller/groups.py: Rename a key of the same type.": (
+        "controller/test_rehearsal.py::test_a_renamed_key_of_another_type_is_refused"
+    ),
     "controller/run.py: Write run.steps(prepare=…, lag=e.lag).": (
         "controller/test_ahead.py::test_the_lag_is_that_of_the_settings"
     ),

@@ -41,6 +41,10 @@ class Computations:
         self._known: dict[tuple[int, str], Computation] = {}
         self._changed = threading.Condition()
 
+    def form(self, key: str) -> Form | None:
+        """Of the rows of a key of the graph."""
+        return self._forms.get(key)
+
     def register(self, step: int, call: str, computation: Computation) -> None:
         """Before it is asked for."""
         with self._changed:

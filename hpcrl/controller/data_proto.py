@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcrl.controller.user_code import listed, misuse
+from hpcrl.data.order import copies
 from hpcrl.data.rows.kind import EVAL_PREFIX
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import Dataset
-from hpcrl.durable.journal import Made
+from hpcrl.durable.made import Made, at, origins, runs_of
 from hpcrl.errors import UserCodeError
 
 Columns = Mapping[str, tuple[Made, ...]]
@@ -98,6 +99,23 @@ class DataProto(StandsForRows):
         rest = {key: runs for key, runs in self.columns.items() if key not in taken}
         return self._with(self.ids, {key: self.columns[key] for key in taken}), self._with(self.ids, rest)
 
+    def rename(self, names: Mapping[str, str]) -> "DataProto":
+        """The same samples with keys under other names, old → new: what reads the new key gets the rows of the old."""
+        if not isinstance(names, Mapping) or not all(isinstance(it, str) and it for it in names.values()):
+            raise misuse(f"rename({names!r}): names are not given as old → new.", 'Write rename({"old": "new"}).')
+        prefix = EVAL_PREFIX if self.dataset == "eval" else ""
+        new = dict(zip(self._graph_keys("rename", names), (f"{prefix}{it}" for it in names.values()), strict=True))
+        columns: dict[str, tuple[Made, ...]] = {}
+        for key, runs in self.columns.items():
+            name = new.get(key, key)
+            if name in columns:
+                raise misuse(
+                    f"rename: two keys would be {in_script(name, self.dataset)!r}; the batch has {listed(self.keys)}.",
+                    "Leave one of them out, by pop or select.",
+                )
+            columns[name] = _renamed(runs, key, name)
+        return self._with(self.ids, columns)
+
     # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def __getitem__(self, where: slice) -> "DataProto":
         if not isinstance(where, slice):
@@ -143,7 +161,7 @@ class DataProto(StandsForRows):
             raise misuse(f"concat: sample {twice!r} is in several of the batches.", "A batch has each sample once.")
         every = [first, *others]
         return first._with(
-            ids, {key: _runs(chain(*(_spread(it.columns[key]) for it in every))) for key in first.columns}
+            ids, {key: runs_of(chain(*(origins(it.columns[key]) for it in every))) for key in first.columns}
         )
 
     def reorder(self, order: Sequence[str] | Sequence[int]) -> "DataProto":
@@ -171,6 +189,20 @@ class DataProto(StandsForRows):
             raise misuse(f"filter: there are {len(given)} flags for {len(self)} samples.", "Give one for each.")
         return self._at([i for i, flag in enumerate(given) if flag])
 
+    def repeat(self, repeat_times: int = 2, interleave: bool = True) -> "DataProto":
+        """Each sample so often, under ids of its own; its copies one after another, or else the whole batch again and
+        again. Of the rows that there are each copy has the same; what is made from now on is made for each of them."""
+        count = repeat_times
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise misuse(f"repeat({count!r}): a sample is repeated a whole number of times, 1 or more.")
+        if count == 1:
+            return self
+        where = [i for i in range(len(self)) for _ in range(count)] if interleave else [*range(len(self))] * count
+        of_each = [copies(sample, count) for sample in self.ids]
+        ids = chain(*of_each) if interleave else chain(*zip(*of_each, strict=True))
+        columns = {key: _repeated(at(runs, where)) for key, runs in self.columns.items()}
+        return self._with(tuple(ids), columns)
+
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def fetch(self, *keys: str | Iterable[str]) -> dict[str, list[np.ndarray]]:
         """Key → the rows of the samples, which come here; waits for the calls that make them. They are not writable."""
@@ -192,10 +224,7 @@ class DataProto(StandsForRows):
 
     def _at(self, where: Sequence[int]) -> "DataProto":
         """The samples at these positions."""
-        columns = {}
-        for key, runs in self.columns.items():
-            makers = _spread(runs)
-            columns[key] = _runs(makers[i] for i in where)
+        columns = {key: at(runs, where) for key, runs in self.columns.items()}
         return self._with(tuple(self.ids[i] for i in where), columns)
 
     def _in_order(self, ids: tuple[str, ...]) -> Columns:
@@ -250,13 +279,14 @@ def not_a_batch(given: object, call: str) -> UserCodeError:
     )
 
 
-def _spread(runs: Sequence[Made]) -> list[str]:
-    """The maker of each sample's row."""
-    return [run.call for run in runs for _ in range(run.samples)]
+def _renamed(runs: Sequence[Made], key: str, name: str) -> tuple[Made, ...]:
+    """Of rows that a batch has under a key, and now has under this name."""
+    before = (of._replace(key=of.key or key) for of in origins(runs))
+    return runs_of(of._replace(key="" if of.key == name else of.key) for of in before)
 
 
-def _runs(makers: Iterable[str]) -> tuple[Made, ...]:
-    return tuple(Made(call, len([*same])) for call, same in groupby(makers))
+def _repeated(runs: Sequence[Made]) -> tuple[Made, ...]:
+    return runs_of(of._replace(repeats=of.repeats + 1) for of in origins(runs))
 
 
 def _makers(runs: Sequence[Made]) -> str:

@@ -13,8 +13,9 @@ from hpcrl.controller.json_values import arguments
 from hpcrl.controller.results import CallRows, Changed, CustomRows, Future, Values, numbered
 from hpcrl.controller.user_code import listed, misuse, place
 from hpcrl.controller.ways import PLAIN, Ways, check_items, split_by
+from hpcrl.data.form import Form
 from hpcrl.dataflow.graph import MFC
-from hpcrl.durable.journal import Made
+from hpcrl.durable.made import Made
 from hpcrl.placement.plan import Plan, ReplicaPlan
 from hpcrl.recipes.registered import Custom, Registered
 
@@ -149,7 +150,20 @@ class Calls:
                 + (f" {made}." if made else ""),
                 f"Put it into the batch: batch = batch.union({self.declared.making(missing)}).",
             )
-        return {key: batch.columns[key] for key in call.inputs}
+        given = {key: batch.columns[key] for key in call.inputs}
+        for key, was in ((key, run.key) for key, runs in given.items() for run in runs if run.key):
+            own, other = self.computations.form(key), self.computations.form(was)
+            if own is not None and other is not None and own != other:
+                raise misuse(
+                    f"{doing} reads {in_script(key, call.dataset)} of {_in_words(own)}, but in the batch that is the "
+                    f"renamed {in_script(was, call.dataset)}, of {_in_words(other)}.",
+                    "Rename a key of the same type.",
+                )
+        return given
+
+
+def _in_words(form: Form) -> str:
+    return " × ".join(map(str, (form.dtype, *form.trailing)))
 
 
 class WorkerGroup:

@@ -8,7 +8,7 @@ from typing import Any
 from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import DataProto, StandsForRows
 from hpcrl.controller.user_code import listed, misuse
-from hpcrl.durable.journal import Made
+from hpcrl.durable.made import Made
 
 
 class Statistics(dict[str, float]):

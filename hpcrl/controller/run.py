@@ -28,7 +28,7 @@ from hpcrl.controller.user_code import generators_kept, listed, misuse, place, t
 from hpcrl.controller.view import ExperimentView
 from hpcrl.data.samples import sample_seed
 from hpcrl.dataflow.graph import Dataset
-from hpcrl.durable.journal import Made
+from hpcrl.durable.made import Made
 from hpcrl.errors import HpcrlError, UserCodeError
 from hpcrl.placement.plan import Plan
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm

@@ -20,11 +20,11 @@ from hpcrl.controller.computed_rows import Computed
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.declared import registered_of
 from hpcrl.controller.user_code import generators
-from hpcrl.data.order import sample_ids
+from hpcrl.data.order import original, sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.dataflow.graph import MFC, recipe_name
 from hpcrl.durable.archives import text_row
-from hpcrl.durable.journal import Made
+from hpcrl.durable.made import Made, origins
 from hpcrl.errors import InternalError, UserCodeError
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm
 from hpcrl.wire.holders import FROM_DATA, RowSource
@@ -165,25 +165,30 @@ class StandIn:
 
     def _of_key(self, step: int, ids: tuple[str, ...], key: str, runs: Sequence[Made]) -> list[np.ndarray]:
         turn = self._turns[step]
-        at = {name: i for i, name in enumerate((*turn.ids, *turn.eval_ids))}
-        makers = [run.call for run in runs for _ in range(run.samples)]
+        places = {name: i for i, name in enumerate((*turn.ids, *turn.eval_ids))}
         found = []
-        for name, maker in zip(ids, makers, strict=True):
-            if (own := self._computed.get((step, maker, key))) is not None:
-                found.append(own[name])
+        for name, of in zip(ids, origins(runs), strict=True):
+            maker, own_key, sample = of.call, of.key or key, original(name, of.repeats)
+            if (own := self._computed.get((step, maker, own_key))) is not None:
+                found.append(own[sample])
             elif maker != FROM_DATA and (call := self._call(maker)).dispatch.values:
                 method = registered_of(self._algorithm, [call])[call.name]
                 found.append(text_row(json.dumps(method.rehearsed)))
+            elif sample in places:
+                found.append(self._drawn(step, maker, own_key, len(places))[places[sample]])
             else:
-                found.append(self._drawn(step, maker, key, len(at))[at[name]])
+                found.append(self._draw_of(step, maker, own_key, sample, 1)[0])
         return found
 
     def _drawn(self, step: int, maker: str, key: str, count: int) -> list[np.ndarray]:
         """A row for each sample of the turn."""
         if (step, maker, key) not in self._made:
-            seed = sample_seed(self._experiment.seed, step, f"{maker} {key}", "")
-            self._made[step, maker, key] = [*self._draw(np.random.default_rng(seed), maker, key, count)]
+            self._made[step, maker, key] = [*self._draw_of(step, maker, key, "", count)]
         return self._made[step, maker, key]
+
+    def _draw_of(self, step: int, maker: str, key: str, sample: str, count: int) -> np.ndarray:
+        seed = sample_seed(self._experiment.seed, step, f"{maker} {key}", sample)
+        return self._draw(np.random.default_rng(seed), maker, key, count)
 
     def _draw(self, generator: np.random.Generator, maker: str, key: str, count: int) -> np.ndarray:
         form = self._forms[key]

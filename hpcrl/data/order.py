@@ -26,6 +26,19 @@ def sample_ids(rows: Sequence[str], epoch: int, samples_per_prompt: int = 1) -> 
     return tuple(f"{row}@{epoch}#{k}" for row in rows for k in range(samples_per_prompt))
 
 
+def copies(sample_id: str, count: int) -> tuple[str, ...]:
+    """The ids of a sample that is repeated so often: as if its row had so many samples, or each of them (`#2.0`)."""
+    mark = "." if "#" in sample_id.rpartition("@")[2] else "#"
+    return tuple(f"{sample_id}{mark}{k}" for k in range(count))
+
+
+def original(sample_id: str, repeats: int) -> str:
+    """The id of a sample before it was repeated so often."""
+    for _ in range(repeats):
+        sample_id = sample_id[: max(sample_id.rfind("."), sample_id.rfind("#"))]
+    return sample_id
+
+
 def row_of(sample_id: str) -> str:
     """The row id that a sample id was made of."""
     return sample_id.rpartition("@")[0]

@@ -159,6 +159,25 @@ class SequenceSample:
         """The same samples under other ids, one for each."""
         return SequenceSample(SampleMeta(tuple(ids), self.meta.keys), self.data)
 
+    def repeated(self, copies: Mapping[str, Sequence[str]]) -> "SequenceSample":
+        """Each sample as often as it has copies, one after another, under their ids."""
+        where = [i for i, sample_id in enumerate(self.ids) for _ in copies[sample_id]]
+        data = {}
+        for key in self.keys:
+            rows = self.rows(key)
+            data[key] = np.concatenate([rows[i] for i in where])
+        keys = {
+            key: KeyMeta(meta.dtype, tuple(meta.lengths[i] for i in where), meta.trailing)
+            for key, meta in self.meta.keys.items()
+        }
+        return SequenceSample(SampleMeta(tuple(chain.from_iterable(copies[it] for it in self.ids)), keys), data)
+
+    def under(self, names: Mapping[str, Sequence[str]]) -> "SequenceSample":
+        """The same samples, each key under all of its names; keys without names stay as they are."""
+        pairs = [(key, name) for key in self.keys for name in names.get(key, (key,))]
+        meta = SampleMeta(self.ids, {name: self.meta.keys[key] for key, name in pairs})
+        return SequenceSample(meta, {name: self.data[key] for key, name in pairs})
+
     def select(self, ids: Sequence[str]) -> "SequenceSample":
         """These samples, in this order."""
         where = self.meta.positions(ids)

@@ -14,6 +14,7 @@ import msgspec
 
 from hpcrl.durable.append_log import AppendLog
 from hpcrl.durable.files import FileRef, Files
+from hpcrl.durable.made import Made
 from hpcrl.durable.once import Once, SetAside
 
 Ids = tuple[str, ...]
@@ -89,13 +90,6 @@ class Chosen(_Event, frozen=True):
     partitions: dict[str, Cuts]
     minibatches: Cuts
     dropped: Ids
-
-
-class Made(msgspec.Struct, frozen=True):
-    """So many samples, one after another, whose rows a call has made; "" where they are the data set's."""
-
-    call: str
-    samples: int
 
 
 class Called(_Event, frozen=True):

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from hpcrl.durable.journal import Called, Ids, Made, Turn
+from hpcrl.durable.journal import Called, Ids, Turn
+from hpcrl.durable.made import Made
 from hpcrl.durable.once import Once, SetAside
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.step_lines import StepLines
@@ -135,7 +136,8 @@ def _named(ask: Called | Once | CallAsked | OnceAsked) -> str:
 
 
 def _makers(pieces: Sequence[Made]) -> str:
-    return ", ".join(dict.fromkeys(piece.call or "the data set" for piece in pieces)) or "nobody"
+    said = (f"{of.key} of {of.call or 'the data set'}" if of.key else of.call or "the data set" for of in pieces)
+    return ", ".join(dict.fromkeys(said)) or "nobody"
 
 
 def _some(ids: Ids, shown: int = 3) -> str:

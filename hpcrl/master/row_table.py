@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hpcrl.data.order import original
 from hpcrl.data.samples import SampleMeta
 from hpcrl.wire.holders import FROM_DATA, Holder, InMemory, RowSource
 
@@ -12,10 +13,13 @@ Ids = Sequence[str]
 
 
 class Key(NamedTuple):
-    """A key of rows, and the call that made them (`FROM_DATA`: none)."""
+    """A key of rows, and the call that made them (`FROM_DATA`: none). A reader may have it under another name, and
+    samples that were repeated so often since."""
 
     call: str
     key: str
+    name: str = ""
+    repeats: int = 0
 
 
 class Holders:
@@ -101,8 +105,10 @@ class RowTable:
 
     def longest(self, step: int, keys: Sequence[Key], ids: Sequence[str]) -> list[int]:
         """Of each sample the tokens of its longest row that a call has made; 0 where the keys are the data set's."""
-        made = [self._made[step, call].lengths[key] for call, key in keys if call != FROM_DATA]
-        columns = [map(of_key.__getitem__, ids) for of_key in made]
+        made = [key for key in keys if key.call != FROM_DATA]
+        columns = [
+            map(self._made[step, key.call].lengths[key.key].__getitem__, _originals(ids, key.repeats)) for key in made
+        ]
         return list(map(max, zip(*columns, strict=True))) if made else [0] * len(ids)
 
     def all_longest(self, step: int, inputs: Sequence[tuple[Sequence[Key], Sequence[str]]], ids: Ids) -> list[int]:
@@ -126,18 +132,50 @@ class RowTable:
 
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
-        together: dict[tuple[str, Table], list[str]] = defaultdict(list)
-        for call, key in keys if ids else ():
-            together[call, self._made[step, call].tables[key]].append(key)
-        wanted: dict[tuple[str, Holders, tuple[str, ...]], list[str]] = defaultdict(list)
-        for (call, table), alike in together.items():
-            for holders, samples in _by_holders(table, ids).items():
-                wanted[call, holders, tuple(samples)] += alike
+        together: dict[tuple[str, Table, int], list[Key]] = defaultdict(list)
+        for key in keys if ids else ():
+            together[key.call, self._made[step, key.call].tables[key.key], key.repeats].append(key)
+        wanted: dict[tuple[str, Holders, tuple[str, ...], int], list[Key]] = defaultdict(list)
+        for (call, table, repeats), alike in together.items():
+            held = list(dict.fromkeys(_originals(ids, repeats))) if repeats else ids
+            for holders, samples in _by_holders(table, held).items():
+                wanted[call, holders, tuple(samples), repeats] += alike
         mine = InMemory(reader)
+        plain = not any(key.name or key.repeats for key in keys)
         return tuple(
-            RowSource(step, call, tuple(alike), samples, of.all if len(of.all) == 1 else _nearest_first(of.all, mine))
-            for (call, of, samples), alike in wanted.items()
+            RowSource(
+                step,
+                call,
+                tuple(dict.fromkeys(key.key for key in alike)),
+                samples,
+                of.all if len(of.all) == 1 else _nearest_first(of.all, mine),
+                *(() if plain else (_names(alike), _copies(ids, repeats, samples))),
+            )
+            for (call, of, samples, repeats), alike in wanted.items()
         )
+
+
+def _names(keys: Sequence[Key]) -> dict[str, tuple[str, ...]]:
+    """What a reader has these keys under; none where it has all as they are held."""
+    if not any(key.name for key in keys):
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for key in keys:
+        found[key.key] = (*found.get(key.key, ()), key.name or key.key)
+    return found
+
+
+def _copies(ids: Ids, repeats: int, held: Ids) -> dict[str, tuple[str, ...]]:
+    """Those of `ids` that each of the samples that are held has become; none where none was repeated."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(held, ()) if repeats else {}
+    for sample, before in zip(ids, _originals(ids, repeats), strict=True) if repeats else ():
+        if before in found:
+            found[before] = (*found[before], sample)
+    return found
+
+
+def _originals(ids: Ids, repeats: int) -> Ids:
+    return [original(sample, repeats) for sample in ids] if repeats else ids
 
 
 def _by_holders(table: Table, ids: Sequence[str]) -> dict[Holders, list[str]]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
+from hpcrl.data.order import original
 from hpcrl.dataflow.tasks import Unit
-from hpcrl.durable.journal import Called, Ids, Made
+from hpcrl.durable.journal import Called, Ids
+from hpcrl.durable.made import Origin, origins
 from hpcrl.durable.once import Once
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.master.row_table import Key
@@ -144,26 +145,20 @@ def consumed(turn: OpenTurn, inputs: Inputs, ids: Ids) -> tuple[Unit, ...]:
     """The units that make the rows of these samples."""
     found = set()
     for pieces in inputs.values():
-        for sample, maker in zip(ids, _along(pieces), strict=True):
-            if maker:
-                found.add(turn.makers[maker][sample])
+        for sample, of in zip(ids, origins(pieces), strict=True):
+            if of.call:
+                found.add(turn.makers[of.call][original(sample, of.repeats)])
     return tuple(sorted(found))
 
 
 def keys_of(inputs: Inputs, ids: Ids) -> list[tuple[tuple[Key, ...], Ids]]:
     """The samples that have the same makers of all keys, with these."""
-    columns = [[Key(maker, key) for maker in _along(pieces)] for key, pieces in inputs.items()]
+    columns = [[_key(of, key) for of in origins(pieces)] for key, pieces in inputs.items()]
     found: dict[tuple[Key, ...], list[str]] = {}
     for sample, keys in zip(ids, zip(*columns, strict=True), strict=True) if columns else ():
         found.setdefault(keys, []).append(sample)
     return [(keys, tuple(samples)) for keys, samples in found.items()]
 
 
-def of_rows(pieces: Sequence[Made], rows: Sequence[int]) -> tuple[Made, ...]:
-    """Who has made the rows at these places."""
-    along = list(_along(pieces))
-    return tuple(Made(call, len(list(alike))) for call, alike in groupby(along[row] for row in rows))
-
-
-def _along(pieces: Sequence[Made]) -> Iterator[str]:
-    return (piece.call for piece in pieces for _ in range(piece.samples))
+def _key(of: Origin, key: str) -> Key:
+    return Key(of.call, of.key, key, of.repeats) if of.key else Key(of.call, key, "", of.repeats)

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.journal import Called, Ids
-from hpcrl.master.turn import OpenTurn, consumed, of_rows
+from hpcrl.durable.made import at
+from hpcrl.master.turn import OpenTurn, consumed
 from hpcrl.placement.plan import Plan
 
 
@@ -34,6 +35,6 @@ def tasks_of(
     for part, ids in enumerate(parts):
         if ids:
             where = [rows[sample] for sample in ids]
-            inputs = {key: of_rows(pieces, where) for key, pieces in called.inputs.items()}
+            inputs = {key: at(pieces, where) for key, pieces in called.inputs.items()}
             tasks.append(Task(Unit(step, called.call, part), consumed(turn, inputs, tuple(ids)), reads))
     return tasks

@@ -28,11 +28,17 @@ class InDataset(msgspec.Struct, frozen=True, tag=True):
 Holder = InMemory | InSpill | InDataset
 
 
-class RowSource(msgspec.Struct, frozen=True):
-    """Rows `ids` of `keys`, which `call` made in `step`, and who holds all of them: nearest first, at least one."""
+class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Rows `ids` of `keys`, which `call` made in `step`, and who holds all of them: nearest first, at least one.
+
+    Who reads them has each key under its `names`, and each sample as often as it has `copies`, under their ids; without
+    any, as they are held.
+    """
 
     step: int
     call: str
     keys: tuple[str, ...]
     ids: tuple[str, ...]
     holders: tuple[Holder, ...]
+    names: dict[str, tuple[str, ...]] = {}
+    copies: dict[str, tuple[str, ...]] = {}

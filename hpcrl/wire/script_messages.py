@@ -6,7 +6,8 @@ and its end last.
 
 import msgspec
 
-from hpcrl.durable.journal import Cuts, Made
+from hpcrl.durable.journal import Cuts
+from hpcrl.durable.made import Made
 from hpcrl.wire.holders import RowSource
 
 Inputs = dict[str, tuple[Made, ...]]

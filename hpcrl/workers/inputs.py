@@ -174,7 +174,7 @@ class Inputs:
             self._through.fail(str(wanted.pending), error)
 
     def _arrived(self, wanted: Wanted, piece: SequenceSample) -> None:
-        wanted.pending.pieces[wanted.index] = piece
+        wanted.pending.pieces[wanted.index] = as_read(wanted.source, piece)
         self._complete(wanted.pending)
 
     def _complete(self, pending: Pending) -> None:
@@ -190,6 +190,12 @@ class Inputs:
             self._through.fail(str(pending), error)
         else:
             self._through.ready(request.id)
+
+
+def as_read(source: RowSource, held: SequenceSample) -> SequenceSample:
+    """The rows of a source under the reader's names."""
+    named = held.under(source.names) if source.names else held
+    return named.repeated(source.copies) if source.copies else named
 
 
 def assemble(ids: Sequence[str], pieces: Sequence[SequenceSample]) -> SequenceSample:

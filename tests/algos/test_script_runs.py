@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import advantages_script, ppo_script, surprise_script
+from support import advantages_script, ppo_script, repeated_script, surprise_script
 from support.archives import archives
 from support.chaos import remains, whole_run
 from support.hosts import write_task
@@ -135,3 +135,21 @@ def test_advantages_that_a_script_computes_are_the_roles_own(
         assert own == [row for row in theirs.metrics if row["step"]]
     for row, expected in zip(own, (row for row in theirs.metrics if row["step"]), strict=True):
         assert row == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+REPEATED = f"{Path(repeated_script.__file__)}:ALGORITHM"
+
+
+def test_prompts_that_a_script_repeats_are_those_of_several_samples_killed_or_not(task: Path, tmp_path: Path) -> None:
+    """To the bit; the rewards that it has renamed too."""
+    of = experiment(task, "d2")
+    of = replace(of, control=replace(of.control, steps=3))
+    graph, script = (tmp_path / name for name in ("graph", "script"))
+    graph.mkdir()
+    script.mkdir()
+    theirs = whole_run(graph, replace(of, data=replace(of.data, samples_per_prompt=2)))
+    repeating = replace(of, algorithm=REPEATED)
+    ours = whole_run(script, repeating)
+    assert remains(ours).parameters == remains(theirs).parameters and remains(ours).state == remains(theirs).state
+    assert exported(ours) == exported(theirs)
+    check_struck(tmp_path, repeating, Blow("worker-0", "worker.call", 9), ours)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcrl.controller.data_proto import DataProto
 from hpcrl.data.samples import SequenceSample
-from hpcrl.durable.journal import Made
+from hpcrl.durable.made import Made
 from hpcrl.errors import ExitCode, UserCodeError
 
 Table = list[tuple[str, dict[str, str]]]

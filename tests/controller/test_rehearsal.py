@@ -225,3 +225,40 @@ def test_what_is_prepared_is_rehearsed_too(tmp_path: Path, lag: int) -> None:
     with pytest.raises(ConfigurationError) as error:
         [*rehearsal.rehearse(experiment_of(tmp_path, PREPARED.format("len(count) - (count.append(1) or 0) - 1", lag)))]
     assert "loop.py:" in str(error.value)
+
+
+REPEATING = """
+for step in run.steps():
+    batch = step.batch().repeat(3)
+    batch = batch.union(actor.generate(batch))
+    batch = batch.union(run.compute(doubled, batch, 3.0))
+    other = batch.pop("y")[1].rename({"d": "y"}).repeat(2)
+    other = other.union(reward.score(other))
+    np.testing.assert_array_equal(other.fetch("y")["y"], 3 * np.repeat(np.array(batch.fetch("y")["y"]), 2, axis=0))
+    assert len({row.tobytes() for row in batch.fetch("y")["y"]}) == len(batch) == 3 * len(step.batch())
+    run.state["n"] += float(other.fetch("r")["r"][5][0])
+"""
+
+
+def test_repeated_and_renamed_samples_have_made_up_rows(tmp_path):
+    assert [*rehearsal.rehearse(experiment_of(tmp_path, REPEATING))]
+
+
+def test_a_renamed_key_of_another_type_is_refused(tmp_path):
+    body = """
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        batch = batch.union(run.compute(doubled, batch))
+        reward.score(batch.pop("y")[1].rename({"d": "y"}))
+    """
+    experiment = experiment_of(tmp_path, body)
+    script = tmp_path / "loop.py"
+    of_one_type = script.read_text()
+    other = of_one_type.replace('"d": VECTORS', '"d": VECTORS._replace(dtype="float32")')
+    script.write_text(other.replace("by * row for", "np.float32(by * row) for"))
+    said = f"loop.py:{FIRST + 4}: reward.score reads y of float64, but in the batch that is the renamed d, of float32."
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        [*rehearsal.rehearse(experiment)]
+    script.write_text(of_one_type)
+    assert [*rehearsal.rehearse(experiment)]

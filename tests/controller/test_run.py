@@ -11,7 +11,7 @@ import pytest
 from support.scripted import EVALUATING, course, row, world_with
 
 from hpcrl.controller.run import follow
-from hpcrl.durable.journal import Made
+from hpcrl.durable.made import Made
 from hpcrl.errors import StoppedError, UserCodeError
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.wire.script_messages import CallAsked, NextTurn, OnceAsked, OnceDone, RowsAsked, ScriptEnded, TurnEnded

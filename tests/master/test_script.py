@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import toy_script, wayward_script
+from support import repeated_script, toy_script, wayward_script
 from support.archives import archives
 from support.chaos import (
     Remains,
@@ -119,6 +119,29 @@ def test_a_script_that_is_killed_ends_as_if_nothing_had_happened(
 ) -> None:
     run = create_run(folder / "run", scripted())
     ends_alike(run, undisturbed, Strike(folder, "strike", who, point, "KILL", target, nth))
+
+
+REPEATED = f"{Path(repeated_script.__file__)}:TOY"
+
+
+@pytest.mark.parametrize(
+    ("who", "point", "nth", "target"),
+    [
+        ("worker-0", "worker.executed", 12, "all"),
+        ("worker-2", "script.ask", 30, "self"),
+        ("master", "master.turn", 3, "self"),
+    ],
+)
+def test_a_script_that_repeats_and_renames_is_killed_and_ends_as_if_nothing_had_happened(
+    tmp_path: Path, who: str, point: str, nth: int, target: str
+) -> None:
+    experiment = replace(scripted(), algorithm=REPEATED)
+    (tmp_path / "whole").mkdir()
+    undisturbed = remains(whole_run(tmp_path / "whole", experiment))
+    assert {row["script/of_z"] for row in undisturbed.metrics} == {0.0}
+    assert {row["script/samples"] for row in undisturbed.metrics} == {16.0, 32.0}  # of 4 and of 8
+    run = create_run(tmp_path / "run", experiment)
+    ends_alike(run, undisturbed, Strike(tmp_path, "strike", who, point, "KILL", target, nth))
 
 
 def test_what_the_script_says_of_a_step_is_in_its_row(whole: RunDirectory, undisturbed: Remains) -> None:

@@ -39,6 +39,11 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "drawn.union(actor.generate(batch))",
         "drawn.pop('y')[1].union(actor.generate(batch)); drawn.select('x').union(actor.generate(batch))",
     ),
+    "data_proto.py: Leave one of them out, by pop or select.": (
+        "drawn.rename({'x': 'y'})",
+        "drawn.select('x').rename({'x': 'y'})",
+    ),
+    'data_proto.py: Write rename({"old": "new"}).': ("drawn.rename('x')", "drawn.rename({'x': 'w'})"),
     "data_proto.py: Make it first, and put it in by union.": (
         "drawn.fetch('r')",
         "drawn.union(reward.score(drawn)).fetch('r')",

@@ -11,8 +11,10 @@ import numpy as np
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.run import World, follow
+from hpcrl.data.order import original
 from hpcrl.data.rows.vectors import VECTORS
 from hpcrl.data.samples import SequenceSample
+from hpcrl.durable.made import origins
 from hpcrl.placement.plan import plan_for
 from hpcrl.recipes import toy
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm, RoleKind, computed, on_eval
@@ -134,11 +136,10 @@ class FakeMaster:
         )
 
     def _rows(self, step: int, ids: Sequence[str], key: str, made: Sequence[Any]) -> list[np.ndarray]:
-        makers = [run.call for run in made for _ in range(run.samples)]
         found = []
-        for sample, call in zip(ids, makers, strict=True):
-            computed_ = self._calls.get((step, call))
-            found.append(row(call, key, sample) if computed_ is None else computed_[sample])
+        for name, of in zip(ids, origins(made), strict=True):
+            sample, computed_ = original(name, of.repeats), self._calls.get((step, of.call))
+            found.append(row(of.call, of.key or key, sample) if computed_ is None else computed_[sample])
         return found
 
     @property
