@@ -155,7 +155,7 @@ def _opened(step: int) -> Opened:
     each = SAMPLES // PARTS
     parts = tuple(tuple(range(part * each, (part + 1) * each)) for part in range(PARTS))
     calls = dict.fromkeys(CALLS, PARTS) | dict.fromkeys(CHANGING, 1)
-    return Opened(step, ids, 0, step, calls, {str(PARTS): parts}, (tuple(range(SAMPLES)),), 1, step % EVERY == 0, False)
+    return Opened(step, ids, step, calls, {str(PARTS): parts}, 0, (tuple(range(SAMPLES)),), 1, step % EVERY == 0, False)
 
 
 def _done(run: RunDirectory, attempt: int, step: int, call: str, part: int, with_files: bool) -> Done:

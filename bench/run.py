@@ -317,6 +317,14 @@ SECTIONS: Mapping[str, Section] = {
         "its spill and its line are milliseconds.",
         lambda _work, _peers: scripts.segments(),
     ),
+    "in_flight": Section(
+        "Responses in flight",
+        "The share of slots that draw nothing because the longest responses of a step are still being drawn: 256 "
+        "responses a step, lognormal with σ 1, median 400 tokens and at most 4,096, on 64 slots, 20 steps; and with "
+        "`generation.in_flight: 320` and `segment: 512`. The real scheduler and the real choice; a token of every slot "
+        "is a turn, prefills are none. The same on any machine.",
+        lambda _work, _peers: scripts.in_flight(),
+    ),
     "searching": Section(
         "Searching for a plan",
         "PPO's six calls as ReaL measures them: an actor and its reference of one size, a critic of 7B, 512 prompts of "

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import idle_slots
 from figures import Figure, median
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +50,14 @@ def segments() -> list[Figure]:
             f"in segments {row['in_segments']:.1f} s, at once {row['at_once']:.1f} s; {row['alike']} responses alike",
         )
         for row in lines("segments.py")
+    ]
+
+
+def in_flight() -> list[Figure]:
+    whole, flying = idle_slots.idle_whole(), idle_slots.idle_in_flight()
+    return [
+        Figure("idle slots, a step draws what it trains on", 100 * whole, "%"),
+        Figure("idle slots, 320 prompts in flight", 100 * flying, "%", "≤ 15"),
     ]
 
 

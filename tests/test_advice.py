@@ -125,6 +125,7 @@ def scored(component: str, name: str = "a") -> list[str]:
 
 JUDGED = scored("{role: reward_model}")
 ASKED = [*scored("{role: judge}"), "judge.path=model"]
+FLYING = ["generation.in_flight=10", "generation.segment=4", "generation.max_new_tokens=16"]
 BY_JUDGE = [*JUDGED, "reward_model.path=judge"]
 
 CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
@@ -274,6 +275,25 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         "recipes/segments.py: Set {} to {} or more, or to null.",
         ["generation.max_new_tokens=70", "generation.segment=1", "data.max_prompt_tokens=20"],
         ["generation.segment=2"],
+    ),
+    *(
+        (f"recipes/in_flight.py: {advice}", [*FLYING, *wrong], right)
+        for advice, wrong, right in (
+            ("Raise {}, to a quarter more than that, say.", ["generation.in_flight=1"], ["generation.in_flight=10"]),
+            ("Set generation.segment to a few hundred tokens.", ["generation.segment=null"], ["generation.segment=4"]),
+            (
+                "Set {} or leave generation.max_age out.",
+                ["generation.in_flight=null", "generation.max_age=2"],
+                ["generation.in_flight=10"],
+            ),
+            ("Leave {} out.", ["algorithm=sft"], ["generation.in_flight=null"]),
+            ("Set {} to null.", [*ASKED, "judge.generation.in_flight=8"], ["judge.generation.in_flight=null"]),
+            (
+                "Set one of them to null.",
+                ["algorithm=grpo", "data.samples_per_prompt=2", "grpo.filter_groups.metric=accuracy"],
+                ["grpo.filter_groups.metric=null"],
+            ),
+        )
     ),
     ("config/judge.py: Set {}.", [*ASKED, "judge.mark=a"], ["judge.mark=(a)"]),
     (
@@ -609,12 +629,12 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["-control.epochs=2", "control.steps=2"],
     ),
     (
-        "recipes/check.py: Have several samples of a row, or leave {}.metric out.",
+        "recipes/check.py: Have several samples of a row, or leave {} out.",
         ["algorithm=toy", "toy.filter_groups.metric=reward"],
         ["toy.samples_per_row=2"],
     ),
     (
-        "recipes/check.py: Have several samples of a row, or leave {}.metric out.",
+        "recipes/check.py: Have several samples of a row, or leave {} out.",
         ["algorithm=toy", "toy.filter_groups.metric=reward"],
         ["-toy.filter_groups.metric=reward"],
     ),
@@ -1280,7 +1300,7 @@ SEARCHED = "test_search_page.py::test_what_it_cannot_search_with_is_refused_and_
 SIMULATED = "test_simulate_page.py::test_what_is_none_of_the_run_is_refused_and_the_advice_leads_on"
 ELSEWHERE = {
     **dict.fromkeys(
-        ("recipes/check.py: Leave {}.metric out; in the script, batch.filter leaves samples out.",),
+        ("recipes/check.py: Leave {} out; in the script, batch.filter leaves samples out.",),
         "recipes/test_check.py::test_what_a_graph_decides_is_refused_where_a_script_does",
     ),
     "controller/run.py: Make it a def.": REHEARSED_AGAIN,
@@ -1395,6 +1415,9 @@ ELSEWHERE = {
     ),
     "placement/check_calls.py: Set {}.backend to {}, or leave out {}.python.": (
         "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "recipes/in_flight.py: Set {} to null, or leave out calls.actor_gen.backend.": (
+        "placement/test_check_servers.py::test_what_a_server_makes_is_made_at_once"
     ),
     "recipes/segments.py: Set {} to null, or leave out calls.{}.backend.": (
         "placement/test_check_servers.py::test_what_a_server_makes_is_made_at_once"

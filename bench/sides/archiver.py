@@ -48,7 +48,7 @@ class Archiver:
         spills = {call: run.spill(step, call, 0, self._attempt) for call in made}
         for call, sample in made.items():
             write_groups(run.files, spills[call], {call: sample}, "spill")
-        lines = StepLines(Opened(step, tuple(ids), 0, 0, {}, {}, (), step, checkpoint=False, export=False))
+        lines = StepLines(Opened(step, tuple(ids), 0, {}, {}, 0, (), step, checkpoint=False, export=False))
         begun = time.perf_counter()
         read = {(call, 0): read_groups(path)[call] for call, path in spills.items()}
         kept = self._archive.of(kept_samples(self._experiment, lines), read, [])

@@ -48,12 +48,18 @@ class Archive:
         """Data set → the samples that stay with all that is kept of them. `shown` is what train steps have shown."""
         found = {}
         for name, ids in stay.items():
-            of_calls = [sample for (call, _), sample in sorted(made.items()) if self._dataset(call) == name]
+            of_calls = [made[unit] for unit in sorted(made, key=self._turn) if self._dataset(unit[0]) == name]
             found[name] = self._samples(name, ids, [*of_calls, *(shown if name == "train" else ())])
         return found
 
     def _dataset(self, call: str) -> str | None:
         return self._of.get(recipe_name(call, self._of))
+
+    def _turn(self, unit: tuple[str, int]) -> tuple[str, int, int]:
+        """The call that a unit is of, the how manieth time it was made, and the part: what was made later counts."""
+        call, part = unit
+        first = recipe_name(call, self._of)
+        return first, int(call.removeprefix(f"{first}_")) if call != first else 1, part
 
     def about(self, step: int) -> About:
         return About(step, self._components)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcrl.algos.in_flight import draw_on
 from hpcrl.algos.turns import go_on
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.samples import SequenceSample, grouped, sample_seed
@@ -22,6 +23,8 @@ def generate(engine: Engine, config: GenerationConfig, run_seed: int, work: Work
     it adds to those that are open, and nothing to the others."""
     if call.dataset == "eval":
         return evaluate(engine, config, run_seed, work, call)
+    if call.in_rounds:
+        return draw_on(engine, config, run_seed, work, call)
     return _respond(engine, replace(config, greedy=True) if call.greedy else config, run_seed, work, call, 1)
 
 

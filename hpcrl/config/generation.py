@@ -51,6 +51,12 @@ class GenerationConfig:
     refresh: Count | None = None
     """With a lag, after so many segments the rest of a response comes from an actor one step newer, and so on up to the
     newest, for which it waits. null: all of a response comes from one."""
+    in_flight: Count | None = None
+    """Draw the responses to so many prompts at a time, each a segment, and begin another prompt for each that has
+    ended: a step trains on the first data.batch_size to end, and the others go on in the next step. So nobody waits
+    for the longest. A response may be by several actors: see importance_cap. null: a step draws what it trains on."""
+    max_age: Natural | None = None
+    """A response that was begun more than so many steps ago, and was not trained on, is drawn anew. null: none is."""
     min_new_tokens: Natural = 0
     """The end-of-text token is not sampled before."""
     temperature: Annotated[Temperature, ChangeClass.FORK] = 1.0

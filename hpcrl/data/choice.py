@@ -10,6 +10,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstToEnd:
+    """A step trains on the groups that end first, and leaves the others to the next one.
+
+    A sample has ended where the number of its row of the deciding key is above 0.
+    """
+
+    key: str
+    in_flight: int
+    """So many groups are drawn at a time."""
+    max_age: int | None
+    """Samples that were begun more steps ago are begun anew; None: none is."""
+    setting: str
+    """What says all this."""
+
+    def score(self, row: "np.ndarray") -> float:
+        """Whether a sample with this row has ended, 1 or 0."""
+        return float(row[0] > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """By what a recipe's steps choose: a group is kept where its samples' scores are not all equal.
 
@@ -24,7 +44,12 @@ class Choice:
     max_rounds: int
     on_shortage: Literal["fail", "smaller"]
     setting: str
-    """The section of the configuration that says all this."""
+    """The setting that says by what."""
+
+    @property
+    def section(self) -> str:
+        """That of the configuration which says all else."""
+        return self.setting.rpartition(".")[0]
 
     def score(self, row: "np.ndarray") -> float:
         """What a sample with this row is chosen by."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from hpcrl.data.choice import Choice
+from hpcrl.data.choice import Choice, FirstToEnd
 from hpcrl.data.order import group_of
 
 MOST_EMPTY_STEPS = 10
@@ -23,17 +23,21 @@ Ids = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Extend:
-    """Draw so many rows more."""
+    """Draw so many rows more; samples that are `going` go on."""
 
     rows: int
+    going: Ids = ()
 
 
 @dataclass(frozen=True)
 class Choose:
-    """Train on these samples, in data order; the other groups drawn are `dropped`."""
+    """Train on these samples, in data order; the other groups drawn are `dropped`, or `carried` into the next step: the
+    first `whole` of them have ended."""
 
     ids: Ids
-    dropped: Ids
+    dropped: Ids = ()
+    carried: Ids = ()
+    whole: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Shortage:
 
     def describe(self, choice: Choice) -> str:
         return (
-            f"after {choice.setting}.max_rounds = {choice.max_rounds}, {self.kept} of {self.drawn} groups have samples "
+            f"after {choice.section}.max_rounds = {choice.max_rounds}, {self.kept} of {self.drawn} groups have samples "
             f"of different scores, and a step trains on {self.wanted}. {self._before()}Scores: {histogram(self.scores)}"
         )
 
@@ -82,6 +86,34 @@ def choose(
     trained = frozenset(map(group_of, taken))
     dropped = tuple(name for name in (group_of(group[0]) for group in groups) if name not in trained)
     return Choose(taken, dropped)
+
+
+def first_to_end(
+    choice: FirstToEnd, wanted: int, ids: Ids, rounds: Sequence[Ids], scores: Mapping[str, float]
+) -> Extend | Choose:
+    """What a step does that trains on `wanted` groups and has drawn `ids`, in so many rounds: each has those that it
+    went on with, too. A sample's score is whether it has ended.
+
+    Groups end round by round, and in the order of `ids` within one. Until enough have, whatever has not goes on, and
+    others are begun beside it. What happens depends on no clock.
+    """
+    groups = [tuple(of_group) for _, of_group in groupby(ids, key=group_of)]
+    newest = {sample: number for number, drawn in enumerate(rounds) for sample in drawn}
+    ended = [group for group in groups if all(scores[sample] for sample in group)]
+    if len(ended) < wanted:
+        going = tuple(sample for sample in ids if not scores[sample])
+        return Extend(max(0, choice.in_flight - (len(groups) - len(ended))), going)
+    in_turn = sorted(ended, key=lambda group: max(newest[sample] for sample in group))
+    taken = frozenset(in_turn[:wanted])
+    rest = frozenset(ended)
+    carried = (*in_turn[wanted:], *(group for group in groups if group not in rest))
+    chosen = chain(*(group for group in groups if group in taken))
+    return Choose(tuple(chosen), carried=tuple(chain(*carried)), whole=len(ended) - wanted)
+
+
+def more_in_flight(choice: FirstToEnd, wanted: int, whole: int, open_groups: int) -> int:
+    """How many rows a step begins that so many groups are carried into: none, where enough of them are whole."""
+    return 0 if whole >= wanted else max(0, choice.in_flight - open_groups)
 
 
 def differs(scores: Sequence[float]) -> bool:

@@ -25,5 +25,6 @@ class Form(NamedTuple):
 TOKENS = Form("int32")
 NUMBERS = Form("float32")
 FLAGS = Form("bool")
+COUNTS = Form("int64")
 BYTES = Form("uint8")
 """Of texts: UTF-8."""

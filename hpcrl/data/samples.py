@@ -155,6 +155,11 @@ class SequenceSample:
             SampleMeta((), keys), {key: np.zeros((0, *form.trailing), form.dtype) for key, form in forms.items()}
         )
 
+    def emptied(self, ids: Sequence[str]) -> "SequenceSample":
+        """Other samples, whose rows have nothing, with the same keys."""
+        keys = {key: KeyMeta(of.dtype, ((),) * len(ids), of.trailing) for key, of in self.meta.keys.items()}
+        return SequenceSample(SampleMeta(tuple(ids), keys), {key: array[:0] for key, array in self.data.items()})
+
     def renamed(self, ids: Sequence[str]) -> "SequenceSample":
         """The same samples under other ids, one for each."""
         return SequenceSample(SampleMeta(tuple(ids), self.meta.keys), self.data)

@@ -21,28 +21,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from hpcrl.dataflow.dispatched import Dispatched
 from hpcrl.dataflow.segment import Segment
 from hpcrl.errors import ConfigurationError, Problem
 
 Kind = Literal["generate", "inference", "train_step", "evaluate", "blend"]
 Dataset = Literal["train", "eval"]
 Rows = Literal["drawn", "chosen"]
-GoesTo = Literal["parts", "ranks", "first"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-
-
-class Dispatched(msgspec.Struct, frozen=True):
-    """Who makes a call: each data-parallel part with its samples, each worker by itself, or the first part's head.
-
-    A call of `values` has no samples: it gives a value, as JSON, for each of those who make it. One `without_stages` is
-    made where its role has no pipeline stages. One that draws responses may draw a `segment` of them.
-    """
-
-    goes_to: GoesTo = "parts"
-    values: bool = False
-    without_stages: bool = False
-    segment: Segment | None = None
 
 
 class MFC(msgspec.Struct, frozen=True):
@@ -84,6 +71,10 @@ class MFC(msgspec.Struct, frozen=True):
     def segment(self) -> Segment | None:
         """What a call that draws responses draws of them; None: all at once."""
         return self.dispatch.segment
+
+    @property
+    def in_rounds(self) -> bool:
+        return self.dispatch.in_rounds
 
     @property
     def changes(self) -> str:

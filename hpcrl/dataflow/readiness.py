@@ -96,6 +96,10 @@ class Readiness:
         later = (held for number, of in self._steps.items() if number > step for held in of.units.values())
         return all(held.recorded or self._versions.lasts(held.task.reads, step) for held in later)
 
+    def knows(self, unit: Unit) -> bool:
+        """Whether a unit was told, and is not forgotten."""
+        return unit.step in self._steps and unit in self._steps[unit.step].units
+
     @property
     def more_follow(self) -> bool:
         """Whether the driver has said so of the newest step."""

@@ -17,12 +17,13 @@ def units_of(
     told: Collection[Unit] = (),
     replicas: Mapping[str, int] = {},
     oldest: int = 0,
+    known: Mapping[str, Mapping[str, Unit]] = {},
 ) -> list[Task]:
     """The units of some calls in a step, each after those that it consumes, calls in topological order.
 
     A part without ids is no unit; a train_step is one unit of all its parts, even of none, a blend one without samples.
     Those that were `told` are left out. `replicas` says at which of its role's replicas a call is made, where not at
-    home. No version is older than that of step `oldest`.
+    home. No version is older than that of step `oldest`. `known` are the units of other calls, by sample.
 
     Raises ValueError where a call is not in the graph or has no parts, a sample is in two parts, or nobody makes it for
     who consumes it.
@@ -31,13 +32,13 @@ def units_of(
     if unknown:
         raise ValueError(f"step {step}: calls {unknown} are not in the graph or have no partition")
     changed = changed_by(graph)
-    made: dict[str, dict[str, Unit]] = {}
+    made = dict(known)
     tasks: list[Task] = []
     for call in topological_order(graph):
         if call not in calls:
             continue
         mfc = graph.calls[call]
-        samples = _samples(step, mfc, parts[call])
+        samples = _samples(step, mfc, call, parts[call])
         made[call] = {sample: unit for unit, ids in samples.items() for sample in ids}
         makers = {producer: made.get(producer, {}) for producer in producers(graph, call)}
         reads = _version(mfc, step, changed, replicas.get(call, 0), oldest)
@@ -47,14 +48,38 @@ def units_of(
     return tasks
 
 
-def _samples(step: int, mfc: MFC, parts: Sequence[Sequence[str]]) -> dict[Unit, frozenset[str]]:
+def units_in_rounds(
+    graph: Graph,
+    step: int,
+    call: str,
+    rounds: Parts,
+    told: Collection[Unit] = (),
+    before: Mapping[str, Unit] = {},
+    replicas: Mapping[str, int] = {},
+    oldest: int = 0,
+) -> tuple[list[Task], dict[str, Unit]]:
+    """The units of a call that a step makes in rounds, whose names and parts these are, in their order; and which of
+    them is the last that each sample has. Each consumes what the rounds before have made of its samples, as of some the
+    step before did, in these units. Else as `units_of`."""
+    mfc, made = graph.calls[call], dict(before)
+    reads = _version(mfc, step, changed_by(graph), replicas.get(call, 0), oldest)
+    tasks: list[Task] = []
+    for name, parts in rounds.items():
+        samples = _samples(step, mfc, name, parts)
+        new = [(unit, ids) for unit, ids in samples.items() if unit not in told]
+        tasks += [Task(unit, tuple(sorted({made[each] for each in ids if each in made})), reads) for unit, ids in new]
+        made |= {sample: unit for unit, ids in samples.items() for sample in ids}
+    return tasks, {sample: unit for sample, unit in made.items() if unit.step == step}
+
+
+def _samples(step: int, mfc: MFC, name: str, parts: Sequence[Sequence[str]]) -> dict[Unit, frozenset[str]]:
     """Unit of a call → its samples."""
     ids = [frozenset(part) for part in parts]
     whole = frozenset[str]().union(*ids)
     if sum(map(len, ids)) != len(whole):
-        raise ValueError(f"step {step} {mfc.name}: a sample is in two parts")
+        raise ValueError(f"step {step} {name}: a sample is in two parts")
     of_units = [whole] if mfc.changes else ids
-    return {Unit(step, mfc.name, part): samples for part, samples in enumerate(of_units) if samples or mfc.changes}
+    return {Unit(step, name, part): samples for part, samples in enumerate(of_units) if samples or mfc.changes}
 
 
 def _consumed(unit: Unit, ids: Collection[str], makers: Mapping[str, Mapping[str, Unit]]) -> tuple[Unit, ...]:

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from hpcrl.durable.files import DamagedFileError, FileRef, Files, unreadable
-from hpcrl.durable.journal import Turn
 from hpcrl.durable.older_lines import OlderLines
+from hpcrl.durable.once import Turn
 
 READERS = 4
 _DTYPES: Mapping[str, str] = {

@@ -23,6 +23,7 @@ from hpcrl.durable.journal import (
     Adopted,
     Archived,
     Checkpointed,
+    Chosen,
     Closed,
     Done,
     Forked,
@@ -98,12 +99,19 @@ def begin_fork(run: RunDirectory, point: ForkPoint) -> None:
     forked = Forked(str(point.parent), point.step, point.settings)
     manifest = msgspec.structs.replace(point.manifest, name=name)
     archived = [Archived(row.step) for row in point.closed]  # the parent has the samples of these steps
-    journal.append([adopted, forked, *point.lines.all, *point.closed, *archived, Checkpointed(point.step, manifest)])
+    lines = (_begins_anew(line) if isinstance(line, Chosen) else line for line in point.lines.all)
+    journal.append([adopted, forked, *lines, *point.closed, *archived, Checkpointed(point.step, manifest)])
     journal.close()
     reason = f"forked from {point}"
     code = int(ExitCode.NEVER_REQUEUE)
     run.publish_verdict(number, Verdict(number, "stopped", code, reason, None, None, None, time.time()))
     run.close(number)
+
+
+def _begins_anew(line: Chosen) -> Chosen:
+    """The fork has none of the parent's rows: what was left to the next step is begun anew."""
+    carried = tuple(msgspec.structs.replace(each, since=0) for each in line.carried)
+    return msgspec.structs.replace(line, carried=carried, whole=0)
 
 
 def _take(run: RunDirectory, point: ForkPoint, file: FileRef, attempt: int) -> Path:

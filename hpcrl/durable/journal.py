@@ -15,7 +15,7 @@ import msgspec
 from hpcrl.durable.append_log import AppendLog
 from hpcrl.durable.files import FileRef, Files
 from hpcrl.durable.made import Made
-from hpcrl.durable.once import Once, SetAside
+from hpcrl.durable.once import Once, SetAside, Turn
 
 Ids = tuple[str, ...]
 Cuts = tuple[tuple[int, ...], ...]
@@ -28,13 +28,25 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     """What happened, as the master says it. Everything in it is JSON; floats keep every bit, NaN and infinity too."""
 
 
-class Opened(_Event, frozen=True):
+class _Drawn(_Event, frozen=True):
+    """What lines have in common that make a step: their samples, and how many parts each call is made in on these,
+    which stays so however many workers execute them later; a train_step is one, and is shared out when it is sent.
+
+    `partitions` maps a data-parallel size, as text, to the samples of each part, as positions in `ids`. `cursor` counts
+    the rows, from the run's start, that are used up once these samples are taken.
+    """
+
+    step: int
+    ids: Ids
+    cursor: int
+    calls: dict[str, int]
+    partitions: dict[str, Cuts]
+
+
+class Opened(_Drawn, frozen=True):
     """A step begins. All that its calls need is fixed here, before any of them is sent.
 
-    `calls` maps each call to the number of parts that it is made in, which stays so however many workers execute them
-    later; a train_step is one, and is shared out when it is sent. `partitions` maps a data-parallel size, as text, to
-    the samples of each part, as positions in `ids`; `minibatches` are such positions too, those of `eval_partitions`
-    are in `eval_ids`. `cursor` counts the rows, from the run's start, that are used up once this step's batch is taken.
+    `minibatches` are positions in `ids`, those of `eval_partitions` in `eval_ids`.
 
     Where `chooses`, this is round 0 of a step that decides by what was recorded which samples it trains on: `calls` are
     those on all rows drawn, there are no minibatches yet, and `Extended` and `Chosen` follow. Only all these lines
@@ -42,14 +54,11 @@ class Opened(_Event, frozen=True):
     chose nothing.
 
     Where it is `scripted`, the run's script asks for its calls: each has a line, `Called`.
+
+    `begun` are those of `ids` that go on from the step before, and the step in which each was begun.
     """
 
-    step: int
-    ids: Ids
     epoch: int
-    cursor: int
-    calls: dict[str, int]
-    partitions: dict[str, Cuts]
     minibatches: Cuts
     seed: int
     checkpoint: bool
@@ -59,37 +68,42 @@ class Opened(_Event, frozen=True):
     chooses: bool = False
     empty_before: int = 0
     scripted: bool = False
+    begun: dict[str, int] = {}
 
 
-class Extended(_Event, frozen=True):
-    """A step that chooses has drawn more rows: its round `round`, from 1.
-
-    Fields are as in `Opened`, for the samples of this round alone; parts of a call are numbered on from round to round.
+class Extended(_Drawn, frozen=True):
+    """A step that chooses has drawn more rows: its round `round`, from 1. Fields are as in `Opened`, for this round's
+    samples alone; parts of a call are numbered on from round to round. Where calls are made in rounds, those `going` on
+    are of it too, before `ids`, and each call has another name.
     """
 
-    step: int
     round: int
+    going: Ids = ()
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """Samples that a step leaves to the next one, as a part of a call has made them. They were begun in step `since`; 0
+    where nothing of them is kept, and they are begun anew."""
+
     ids: Ids
-    cursor: int
-    calls: dict[str, int]
-    partitions: dict[str, Cuts]
+    since: int
+    call: str
+    part: int
 
 
-class Chosen(_Event, frozen=True):
+class Chosen(_Drawn, frozen=True):
     """A step has chosen the samples `ids`, in data order, and draws no more.
 
     Fields are as in `Opened`, for these samples: `calls` are those on chosen rows, and those of the step's evaluation.
     `dropped` are the groups, `<row>@<epoch>`, that it drew besides. Without samples, `calls` are those that need none:
-    a train_step then makes no update, and says so in its line.
+    a train_step then makes no update, and says so in its line. `carried` are those that it leaves to the next step,
+    first the samples of so many groups that are `whole`.
     """
 
-    step: int
-    ids: Ids
-    cursor: int
-    calls: dict[str, int]
-    partitions: dict[str, Cuts]
     minibatches: Cuts
     dropped: Ids
+    carried: tuple[Carried, ...] = ()
+    whole: int = 0
 
 
 class Called(_Event, frozen=True):
@@ -116,16 +130,6 @@ class Called(_Event, frozen=True):
     def calls(self) -> dict[str, int]:
         """As in `Opened`."""
         return {self.call: self.parts}
-
-
-class Turn(msgspec.Struct, frozen=True):
-    """How a script's turn ended: what lives from step to step, as JSON, and how many changes each role has had."""
-
-    state: str
-    logged: dict[str, float]
-    calls: int
-    versions: dict[str, int]
-    settings: int
 
 
 class Done(_Event, frozen=True):

@@ -1,4 +1,4 @@
-"""Lines that only runs with a script have: what it has done outside of the run, and what of it counts no more."""
+"""What only journals of runs with a script have: what it has done outside of the run, and how its turns end."""
 
 import msgspec
 
@@ -26,3 +26,13 @@ class SetAside(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     """
 
     step: int
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """How a script's turn ended: what lives from step to step, as JSON, and how many changes each role has had."""
+
+    state: str
+    logged: dict[str, float]
+    calls: int
+    versions: dict[str, int]
+    settings: int

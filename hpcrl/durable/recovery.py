@@ -4,11 +4,12 @@
 publishes `adopted.json`, from which moment the attempt counts, and begins its journal. Knows no processes, no models.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,8 +40,10 @@ from hpcrl.durable.survey import (
     Recorded,
     Survey,
     UnitKey,
+    carried_by,
     first_whole,
     leavings,
+    record_of,
     steps_after,
     survey_run,
     unarchived_until,
@@ -51,23 +54,30 @@ READS_OF_A_MOVING_RUN = 5
 DAMAGE_SHOWN = 20
 
 
+class Before(NamedTuple):
+    """The last step that is over, and of what it leaves to the next one the units that have made that."""
+
+    lines: StepLines
+    carried: Mapping[UnitKey, Recorded]
+
+
 @dataclass(frozen=True)
 class RecoveryPlan:
     """Where an attempt goes on. Steps up to the checkpoint's are over; all else concerns later ones.
 
     `opened` are the later steps that were opened, with all lines of their making, `closed` those of them that were
-    closed. The outputs of `recorded` units are read. `replay` are train steps to be executed again, in this order.
-    `lost` units were finished, but their files are damaged: they are computed again, as their lines say. `metrics` are
-    the rows of all closed steps, the earlier ones included. `exports` are the steps, from the checkpoint's on, after
-    which roles are exported, `exported` what of this is done. `numerics` are those of the newest train_step or blend of
-    each call. `left` is what open steps, and closed ones without an archive, have left, the latter also of before the
-    checkpoint.
+    closed; `before` is the step before them. The outputs of `recorded` units are read.
+    `replay` are train steps to be executed again, in this order. `lost` units were finished, but their files are
+    damaged: they are computed again, as their lines say. `metrics` are the rows of all closed steps, the earlier ones
+    included. `exports` are the steps, from the checkpoint's on, after which roles are exported, `exported` what of this
+    is done. `numerics` are those of the newest train_step or blend of each call. `left` is what open steps, and closed
+    ones without an archive, have left, the latter also of before the checkpoint.
     """
 
     checkpoint: Manifest | None = None
     kept: tuple[Manifest, ...] = ()
     opened: tuple[StepLines, ...] = ()
-    last_opened: StepLines | None = None
+    before: Before | None = None
     closed: frozenset[int] = frozenset()
     recorded: Mapping[UnitKey, Recorded] = field(default_factory=dict)
     replay: tuple[Trained, ...] = ()
@@ -79,6 +89,11 @@ class RecoveryPlan:
     accepted: Mapping[str, str] = field(default_factory=dict)
     numerics: Mapping[str, Numerics] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
+
+    @property
+    def last_opened(self) -> StepLines | None:
+        """Maybe a step that is over."""
+        return self.opened[-1] if self.opened else None if self.before is None else self.before.lines
 
     @cached_property
     def settings_of(self) -> Mapping[UnitKey, int]:
@@ -127,14 +142,14 @@ def plan_recovery(
             else:
                 recorded[unit] = found
         replay += _in_order(step.trained, changed_by)
-    first, before = 0 if cut is None else cut, () if older is None else older.rows
-    closed = (*rows, *before, *(event for event in events if isinstance(event, Closed)))
+    first, older_rows = 0 if cut is None else cut, () if older is None else older.rows
+    closed = (*rows, *older_rows, *(event for event in events if isinstance(event, Closed)))
     accepted, numerics = _from_first_to_last(events, older)
     return RecoveryPlan(
         checkpoint=checkpoint,
         kept=tuple(checkpoints),
         opened=tuple(step.lines for step in steps.values()),
-        last_opened=max(made.values(), key=lambda lines: lines.step, default=None),
+        before=_before((lines for number, lines in made.items() if number not in steps), events, spills),
         closed=frozenset(number for number, step in steps.items() if step.closed),
         recorded=recorded,
         replay=tuple(sorted(replay, key=lambda line: line.version)),
@@ -147,6 +162,16 @@ def plan_recovery(
         numerics=numerics,
         damage=tuple(damage),
     )
+
+
+def _before(over: Iterable[StepLines], events: Sequence[Event], spills: Mapping[str, FileRef]) -> Before | None:
+    """A checkpoint counts only where all is whole that its step leaves to the next one."""
+    lines = max(over, key=lambda each: each.step, default=None)
+    if lines is None:
+        return None
+    units = carried_by(record_of(events, lines.step)).items()
+    found = ((unit, first_whole(candidates, spills)) for unit, candidates in units)
+    return Before(lines, {unit: place for unit, place in found if place is not None})
 
 
 def _in_order(trained: Mapping[str, Trained], changed_by: Mapping[str, str]) -> list[Trained]:

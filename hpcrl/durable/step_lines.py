@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from hpcrl.durable.journal import Called, Chosen, Closed, Cuts, Event, Extended, Ids, Opened, Turn
-from hpcrl.durable.once import Once, SetAside
+from hpcrl.durable.journal import Called, Carried, Chosen, Closed, Cuts, Event, Extended, Ids, Opened
+from hpcrl.durable.once import Once, SetAside, Turn
 
 MadeOf = Opened | Extended | Chosen | Called
 
@@ -73,6 +73,16 @@ class StepLines:
         return tuple(chain(*self.rounds))
 
     @property
+    def carried(self) -> tuple[Carried, ...]:
+        """What it leaves to the next step."""
+        return () if self.chosen is None else self.chosen.carried
+
+    def in_rounds(self, call: str) -> dict[str, Ids]:
+        """Under which names a call is made that is made in rounds, in their order, and on which samples."""
+        lines: tuple[Opened | Extended, ...] = (self.opened, *self.extended)
+        return {turn_name(call, number): drawn_in(line) for number, line in enumerate(lines)}
+
+    @property
     def trained(self) -> Ids:
         """The samples that train_steps and other calls on chosen rows work on, once they are known."""
         return self.opened.ids if self.chosen is None else self.chosen.ids
@@ -114,7 +124,7 @@ class StepLines:
         """How a call is cut into parts, one round after another; its parts are numbered through all of them."""
         for line in self.all:
             if call in line.calls:
-                ids, cuts = line.ids, line.partitions
+                ids, cuts = drawn_in(line), line.partitions
                 if evaluates and not isinstance(line, Called):
                     ids, cuts = self.opened.eval_ids, self.opened.eval_partitions
                 yield Cutting(ids, cuts, line.calls[call])
@@ -137,6 +147,16 @@ class StepLines:
         if isinstance(line, Extended):
             return replace(self, extended=(*self.extended, line))
         return replace(self, chosen=line)
+
+
+def drawn_in(line: MadeOf) -> Ids:
+    """The samples of a line: of a round, those that go on first."""
+    return (*line.going, *line.ids) if isinstance(line, Extended) else line.ids
+
+
+def turn_name(call: str, number: int) -> str:
+    """What a call that is made in rounds is called in this one, counted from 0."""
+    return f"{call}_{number + 1}" if number else call
 
 
 def steps_in(events: Iterable[Event]) -> dict[int, StepLines]:

@@ -4,7 +4,7 @@ Reads and verifies, shards apart: of these it compares names and sizes, and whoe
 Changes nothing. Knows no attempts to come: `recovery` decides where one goes on.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -85,6 +85,15 @@ class Survey:
         return tuple(line.event for line in lines if line.event is not None)
 
 
+def carried_by(record: StepRecord | None) -> dict[UnitKey, list[Recorded]]:
+    """The units of a step that the next one goes on from, each with its places, the latest last."""
+    if record is None:
+        return {}
+    carried = (each for each in record.lines.carried if each.since)
+    units = dict.fromkeys(UnitKey(record.lines.step, each.call, each.part) for each in carried)
+    return {unit: record.candidates.get(unit, []) for unit in units}
+
+
 def survey_run(run: RunDirectory, changed_roles: Collection[str], keep: int, before: int | None = None) -> Survey:
     """Verify what a recovery may need: the newest valid checkpoints, all spills behind the oldest of them, and those of
     steps before that have no archive yet; of what attempts older than `before` (all, if None) left.
@@ -105,16 +114,19 @@ def survey_of(run: RunDirectory, history: History, changed_roles: Collection[str
     lines = (line for line in checkpoint_lines(history) if line.step >= pruned)
     found = ((line, _valid_manifest(run, history, line, changed_roles, damage)) for line in lines)
     usable = ((line, manifest) for line, manifest in found if manifest is not None)
-    valid = list(islice(usable, keep))
+    whole = _Whole(run, history)
+    carrying = ((*each, _carried_damage(whole, history, each[0].step)) for each in usable)
+    valid = list(islice(_undamaged(carrying, damage), keep))
     checkpoints = tuple(manifest for _, manifest in valid)
     damage += other_bits(history, after=checkpoints[0].step if checkpoints else None)
     count = believed_count(history.lines, checkpoints[0].step if checkpoints else None)
     events = [line.event for line in history.lines[:count] if line.event is not None]
-    spills = _whole_spills(run, history, events, checkpoints[-1].step if checkpoints else None, damage)
+    _find_spills(whole, events, checkpoints[-1].step if checkpoints else None)
+    damage += whole.damage
     manifests = {line.manifest.name: history.current(line.manifest) for line, _ in valid}
     rows = _rows_elsewhere(run, history, events, checkpoints[0].step) if history.damage and checkpoints else ()
     damage += [f"its row of step {row.step} is taken from metrics.jsonl" for row in rows]
-    return Survey(history, count, checkpoints, manifests, spills, tuple(damage), rows)
+    return Survey(history, count, checkpoints, manifests, whole.files, tuple(damage), rows)
 
 
 def _rows_elsewhere(run: RunDirectory, history: History, events: Sequence[Event], cut: int) -> tuple[Closed, ...]:
@@ -150,6 +162,10 @@ def _pruned(history: History) -> int:
 def steps_after(events: Sequence[Event], cut: int | None) -> dict[int, StepRecord]:
     """Steps after the cut in the order of their opening."""
     return _records(events, lambda step: cut is None or step > cut)
+
+
+def record_of(events: Sequence[Event], step: int) -> StepRecord | None:
+    return _records(events, step.__eq__).get(step)
 
 
 def unarchived_until(events: Sequence[Event], cut: int | None) -> dict[int, StepRecord]:
@@ -230,27 +246,56 @@ def _valid_manifest(
     return None if found else manifest
 
 
-def _whole_spills(
-    run: RunDirectory, history: History, events: Sequence[Event], cut: int | None, damage: list[str]
-) -> dict[str, FileRef]:
+class _Whole:
+    """Which files are whole, and what they are called now; each is read once."""
+
+    def __init__(self, run: RunDirectory, history: History) -> None:
+        self.files: dict[str, FileRef] = {}
+        """By their names in the lines."""
+        self._run = run
+        self._history = history
+        self._verdicts: dict[str, str | None] = {}
+
+    @property
+    def damage(self) -> list[str]:
+        return [text for text in self._verdicts.values() if text is not None]
+
+    def look(self, file: FileRef) -> bool:
+        current = self._history.current(file)
+        if file.name not in self._verdicts:
+            self._verdicts[file.name] = self._run.files.damage(current)
+        if self._verdicts[file.name] is None:
+            self.files[file.name] = current
+        return self._verdicts[file.name] is None
+
+    def look_for(self, candidates: Sequence[Recorded]) -> bool:
+        """Whether one is, the latest first."""
+        return any(self.look(spill.file) for _, spill in reversed(candidates))
+
+
+def _carried_damage(whole: _Whole, history: History, step: int) -> list[str]:
+    """What makes the checkpoint of a step unusable, besides its own files: the next step goes on from what is lost."""
+    events = [line.event for line in history.lines if line.event is not None]
+    carried = carried_by(record_of(events, step))
+    lost = [unit for unit, candidates in carried.items() if not whole.look_for(candidates)]
+    return [f"step {step} {unit.call}, part {unit.part}, which step {step + 1} goes on from, is lost" for unit in lost]
+
+
+def _undamaged(
+    found: Iterable[tuple[Checkpointed, Manifest, list[str]]], damage: list[str]
+) -> Iterator[tuple[Checkpointed, Manifest]]:
+    for line, manifest, lost in found:
+        damage += lost
+        if not lost:
+            yield line, manifest
+
+
+def _find_spills(whole: _Whole, events: Sequence[Event], cut: int | None) -> None:
     """For each unit after the cut, and of steps without archive, the latest place that is whole, and all that train
-    steps have shown that is still to be archived; each file is read once."""
-    verdicts: dict[str, str | None] = {}
-    whole: dict[str, FileRef] = {}
-
-    def is_whole(file: FileRef) -> bool:
-        current = history.current(file)
-        if file.name not in verdicts:
-            verdicts[file.name] = run.files.damage(current)
-        if verdicts[file.name] is None:
-            whole[file.name] = current
-        return verdicts[file.name] is None
-
+    steps have shown that is still to be archived."""
     for step in (*steps_after(events, cut).values(), *unarchived_until(events, cut).values()):
         for candidates in step.candidates.values():
-            next((True for _, spill in reversed(candidates) if is_whole(spill.file)), False)
+            whole.look_for(candidates)
         for line in step.trained.values():
             for file in () if step.archived else line.shown:
-                is_whole(file)
-    damage += [text for text in verdicts.values() if text is not None]
-    return whole
+                whole.look(file)

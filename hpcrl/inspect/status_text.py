@@ -30,6 +30,8 @@ def status_text(status: RunStatus, right_at: float = 1.0) -> str:
     if "rounds" in status.metrics:
         kept, drawn, rounds = (int(status.metrics[key]) for key in ("samples", "drawn", "rounds"))
         lines.append(f"chosen   {kept} of {drawn} samples, drawn in {rounds} round{'s' if rounds > 1 else ''}")
+    if carried := int(status.metrics.get("carried", 0)):
+        lines.append(f"carried  {carried} samples that had not ended, or not in time, into the next step")
     if count := status.skipped.steps:
         trained = "1 step trained" if count == 1 else f"{count} steps trained"
         lines.append(f"empty    {trained} on nothing: no group had samples of different scores")

@@ -54,6 +54,7 @@ def experiment_of(word: str, asked: Asked, read: Reads, told: Told) -> Experimen
     """
     values = _values(word, asked, told)
     generation = values.setdefault("generation", {})
+    generation |= {"in_flight": None, "max_age": None}  # an evaluation draws what it scores
     own = generation["evaluation"] = dict(generation.get("evaluation") or {})
     if asked.samples is not None:
         own |= {"samples_per_prompt": asked.samples}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hpcrl.dataflow.tasks import Task
 from hpcrl.durable.checkpoints import Manifest
-from hpcrl.durable.journal import Turn
+from hpcrl.durable.once import Turn
 from hpcrl.master.turn import OpenTurn, PreparedFrom
 
 

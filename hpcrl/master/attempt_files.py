@@ -14,8 +14,9 @@ from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, SavedRole, write_manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import checkpoint_lines, read_history
-from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported, Turn
+from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported
 from hpcrl.durable.older_lines import FoldedJournal
+from hpcrl.durable.once import Turn
 from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory

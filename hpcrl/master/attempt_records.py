@@ -8,7 +8,8 @@ from hpcrl.data.inputs import Inputs
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Event, Turn
+from hpcrl.durable.journal import Event
+from hpcrl.durable.once import Turn
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.spills import SpillRef
 from hpcrl.durable.step_lines import StepLines

@@ -179,6 +179,7 @@ class Dispatcher:
             oldest=self.rows.oldest,
             cut=Share(cut.sizes, cut.groups),
             arguments=job.arguments,
+            uneven=job.is_uneven,
         )
         gather = frozenset(shares)
         self._in_flight[order.id] = InFlight(job, replay, self._around.clock(), order, gather, joins=joins)

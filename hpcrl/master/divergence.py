@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
-from hpcrl.durable.journal import Called, Ids, Turn
+from hpcrl.durable.journal import Called, Ids
 from hpcrl.durable.made import Made
-from hpcrl.durable.once import Once, SetAside
+from hpcrl.durable.once import Once, SetAside, Turn
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import DataError, HpcrlError

@@ -15,7 +15,8 @@ import msgspec
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.readiness import Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
-from hpcrl.durable.journal import Closed, Event, Ids, Opened, Turn
+from hpcrl.durable.journal import Closed, Event, Ids, Opened
+from hpcrl.durable.once import Turn
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import StepOpened, StopNeverHolds
@@ -76,7 +77,7 @@ class Driver(ABC):
         self._source = source
         self._around = around
         self._readiness = Readiness(window, may_change)
-        metrics = StepMetrics(DropLimits(source.drop_limits, plan.units))
+        metrics = StepMetrics(DropLimits(source.drop_limits, plan.units), plan.in_rounds)
         self._drift = DriftCheck(attempt.checkpoint_digests(), source.deterministic, around.note)
         self.dispatcher = Dispatcher(
             self._readiness, self._drift, partial(numerics, plan, computing), metrics, self.pace, around, self._movers
@@ -291,7 +292,7 @@ class Driver(ABC):
         if self._source.schedule.stops_after(row):
             self._no_more_steps = True
         oldest = min((open_step for open_step in self._steps.numbers if open_step > step), default=step + 1)
-        self.dispatcher.forget(oldest)
+        self.dispatcher.forget(oldest - bool(self._plan.in_rounds))  # what is carried is read in the next step
         self._forget(step)
 
     def _forget(self, before: int) -> None:

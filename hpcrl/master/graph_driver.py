@@ -3,18 +3,19 @@
 Alone knows the graph. What all drivers do is in `driver`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hpcrl.dataflow.graph import producers
-from hpcrl.dataflow.tasks import Unit
-from hpcrl.dataflow.units import furthest_behind, units_of, window
-from hpcrl.durable.journal import Done, Event, Extended
+from hpcrl.dataflow.tasks import Task, Unit
+from hpcrl.dataflow.units import Parts, furthest_behind, units_in_rounds, units_of, window
+from hpcrl.durable.journal import Carried, Done, Event, Extended, Ids
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import StepChosen, StepExtended
 from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.driver import Driver
-from hpcrl.master.jobs import Job
+from hpcrl.master.jobs import Inputs, Job
 from hpcrl.master.numerics import Computing
 from hpcrl.master.row_table import Key
 from hpcrl.master.stepping import StepSource
@@ -36,6 +37,8 @@ class GraphDriver(Driver):
     ) -> None:
         self._graph = plan.graph()
         self._behind = furthest_behind(self._graph)
+        self._carried: Mapping[str, Carried] = {}
+        """The samples that the newest step has from the one before, and who has made them."""
         super().__init__(attempt, plan, source, around, computing, window(self._graph))
         self._restore()
 
@@ -54,7 +57,11 @@ class GraphDriver(Driver):
     def _restore(self) -> None:
         """Take over what older attempts finished: read it from spills, replay train steps after the checkpoint."""
         recovery = self._attempt.recovery
-        self._steps.last = recovery.last_opened
+        if (before := recovery.before) is not None:
+            self._steps.last = before.lines
+            for (step, call, part), (_, spill) in before.carried.items():
+                outputs, ids = self._plan.call(call).outputs, self._source.parts(before.lines, call)[part]
+                self.dispatcher.rows.put(step, call, outputs, ids, InSpill(spill.path, spill.group))
         for lines in recovery.opened:
             self._enter(lines)
         recorded = {}
@@ -82,7 +89,7 @@ class GraphDriver(Driver):
         """Read how long the rows are that train steps are going to be given, by which they are shared out."""
         read = {maker for call in self._plan.changes for maker in producers(self._graph, call)}
         for unit in recorded:
-            if unit.call in read:
+            if self._plan.call(unit.call).name in read:
                 self._measure(UnitKey(unit.step, unit.call, unit.part))
 
     # ── opening steps ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,6 +115,8 @@ class GraphDriver(Driver):
 
     def _enter(self, lines: StepLines) -> None:
         """With the units of all lines that there are of it."""
+        before = self._steps.last
+        self._carried = {} if before is None else {each: of for of in before.carried for each in of.ids}
         super()._enter(lines)
         self.dispatcher.open(lines.step, self._new_jobs(lines), more=not lines.is_whole)
 
@@ -136,27 +145,67 @@ class GraphDriver(Driver):
         """Note what a part of the deciding call says, of the newest step."""
         last = self._steps.last
         if done.scores and last is not None and done.step == last.step:
-            self._steps.scored(self._source.parts(last, done.call)[done.part], done.scores)
+            scores = zip(self._source.parts(last, done.call)[done.part], done.scores, strict=True)
+            drawn = last.in_rounds(self._plan.in_rounds) if self._plan.in_rounds else {}
+            newest = {sample: name for name, ids in drawn.items() for sample in ids}
+            self._steps.scored({sample: of for sample, of in scores if newest.get(sample, done.call) == done.call})
 
     def _new_jobs(self, lines: StepLines) -> list[Job]:
         """Those of a step's units that were not told yet."""
         parts = {call: self._source.parts(lines, call) for call in lines.calls}
         replicas = {call: model.replica for call, model in self._plan.at.items()}
-        told = self.dispatcher.told(lines.step)
         cut = self._attempt.recovery.checkpoint
         oldest = 0 if cut is None else cut.step  # nobody is behind where the attempt began
-        tasks = units_of(self._graph, lines.step, parts, parts, told, replicas, oldest)
-        inputs = {call: self._inputs(call) for call in parts}
+        tasks = self._tasks(lines, parts, self.dispatcher.told(lines.step), replicas, oldest)
+        reads = {call: self._reads(lines, call) for call in parts}
         jobs = []
         for task in tasks:
             call, ids = task.unit.call, tuple(parts[task.unit.call][task.unit.part])
-            jobs.append(self._job(lines, task, self._plan.call(call), ids, [(inputs[call], ids)]))
+            jobs.append(self._job(lines, task, self._plan.call(call), ids, reads[call](ids)))
         return jobs
 
-    def _inputs(self, call: str) -> tuple[Key, ...]:
-        """The keys that it reads, with their makers."""
-        makers = {key: maker for maker, keys in producers(self._graph, call).items() for key in keys}
-        return tuple(Key(makers.get(key, FROM_DATA), key) for key in self._plan.call(call).inputs)
+    def _tasks(
+        self, lines: StepLines, parts: Parts, told: Collection[Unit], replicas: Mapping[str, int], oldest: int
+    ) -> list[Task]:
+        call = self._plan.in_rounds
+        if not call or not lines.opened.chooses:
+            return units_of(self._graph, lines.step, parts, parts, told, replicas, oldest)
+        before = {
+            sample: unit
+            for sample in lines.opened.begun
+            if self._readiness.knows(
+                unit := Unit(lines.step - 1, self._carried[sample].call, self._carried[sample].part)
+            )
+        }
+        rounds = {name: parts[name] for name in lines.in_rounds(call)}
+        tasks, made = units_in_rounds(self._graph, lines.step, call, rounds, told, before, replicas, oldest)
+        others = parts.keys() - rounds.keys()
+        return [*tasks, *units_of(self._graph, lines.step, others, parts, told, replicas, oldest, {call: made})]
+
+    def _reads(self, lines: StepLines, call: str) -> Callable[[Ids], Inputs]:
+        """What a part of a call with these samples reads: keys, with their makers. A call that is made in rounds reads
+        all that there is of samples that go on, and whoever reads what it makes, of each sample what was made last."""
+        mfc, flying = self._plan.call(call), self._plan.in_rounds
+        makers = {key: maker for maker, keys in producers(self._graph, mfc.name).items() for key in keys}
+        keys = tuple(Key(makers.get(key, FROM_DATA), key) for key in mfc.inputs)
+        if not flying or not (mfc.in_rounds or flying in makers.values()):
+            return lambda ids: [(keys, ids)]
+        others = tuple(key for key in keys if key.call != flying)
+        names = mfc.outputs if mfc.in_rounds else tuple(key.key for key in keys if key.call == flying)
+        made = self._made_last(lines, before=call)
+        own = {at: tuple(at._replace(key=name) for name in names) for at in set(made.values())}
+        return lambda ids: [
+            ((*others, *(() if at is None else own[at])), tuple(samples)) for at, samples in _alike(ids, made).items()
+        ]
+
+    def _made_last(self, lines: StepLines, before: str) -> dict[str, Key]:
+        """Who has made samples last in this step, or the one before, up to this call if it is a round."""
+        made = {sample: Key(self._carried[sample].call, "", back=1) for sample in lines.opened.begun}
+        for name, drawn in lines.in_rounds(self._plan.in_rounds).items():
+            if name == before:
+                break
+            made.update(dict.fromkeys(drawn, Key(name, "")))
+        return made
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _lines(self) -> list[Event]:
@@ -166,3 +215,11 @@ class GraphDriver(Driver):
         for line in lines:
             if isinstance(line, Done):
                 self._take_scores(line)
+
+
+def _alike(ids: Ids, made: Mapping[str, Key]) -> Mapping[Key | None, Sequence[str]]:
+    """Samples by who has made them."""
+    together: dict[Key | None, list[str]] = defaultdict(list)
+    for sample in ids:
+        together[made.get(sample)].append(sample)
+    return together

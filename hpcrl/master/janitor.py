@@ -146,6 +146,7 @@ class Janitor:
     def _begin(self, lines: StepLines, left: _Left, turns: Turns) -> None:
         stay = dict(self._stay(lines))
         merges = self._retention.compacts and len(left.parts) > 1 and not left.over
+        merges = merges and not lines.carried  # the next step may be reading them
         if not stay and not merges:
             self._keep(lines.step, None, None)
             return

@@ -47,6 +47,11 @@ class Job:
     """Those that a script gives it, as JSON."""
 
     @property
+    def is_uneven(self) -> bool:
+        """Whether it reads keys of some samples that others have not."""
+        return len({frozenset(key.read_as for key in keys) for keys, _ in self.inputs}) > 1
+
+    @property
     def head(self) -> int:
         return self.heads[0]
 

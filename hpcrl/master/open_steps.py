@@ -1,10 +1,10 @@
 """The steps under way, by the lines of their making, and the scores by which the newest one chooses. No I/O."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from hpcrl.durable.journal import Called, Chosen, Extended, Turn
-from hpcrl.durable.once import Once
+from hpcrl.durable.journal import Called, Chosen, Extended
+from hpcrl.durable.once import Once, Turn
 from hpcrl.durable.step_lines import StepLines
 
 
@@ -41,6 +41,8 @@ class OpenSteps:
         lines = self._lines[line.step]
         assert lines.follows(line)
         self._lines[line.step] = lines = lines.with_line(line)
+        for sample in line.going if isinstance(line, Extended) else ():
+            self._scores.pop(sample, None)
         if self.last is not None and self.last.step == line.step:
             self.last = lines
         return lines
@@ -51,9 +53,9 @@ class OpenSteps:
         if self.last is not None and self.last.step == step:
             self.last = self._lines[step]
 
-    def scored(self, ids: Sequence[str], scores: Sequence[float]) -> None:
+    def scored(self, scores: Mapping[str, float]) -> None:
         """What was recorded of samples of the newest step."""
-        self._scores.update(zip(ids, scores, strict=True))
+        self._scores.update(scores)
 
     def forget(self, steps: Iterable[int]) -> None:
         for step in steps:

@@ -13,13 +13,18 @@ Ids = Sequence[str]
 
 
 class Key(NamedTuple):
-    """A key of rows, and the call that made them (`FROM_DATA`: none). A reader may have it under another name, and
-    samples that were repeated so often since."""
+    """A key of rows, and the call that made them (`FROM_DATA`: none), so many steps `back`. A reader may have it under
+    another name, and samples that were repeated so often since."""
 
     call: str
     key: str
     name: str = ""
     repeats: int = 0
+    back: int = 0
+
+    @property
+    def read_as(self) -> str:
+        return self.name or self.key
 
 
 class Holders:
@@ -132,26 +137,27 @@ class RowTable:
 
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
-        together: dict[tuple[str, Table, int], list[Key]] = defaultdict(list)
+        together: dict[tuple[int, str, Table, int], list[Key]] = defaultdict(list)
         for key in keys if ids else ():
-            together[key.call, self._made[step, key.call].tables[key.key], key.repeats].append(key)
-        wanted: dict[tuple[str, Holders, tuple[str, ...], int], list[Key]] = defaultdict(list)
-        for (call, table, repeats), alike in together.items():
+            made_in = step - key.back
+            together[made_in, key.call, self._made[made_in, key.call].tables[key.key], key.repeats].append(key)
+        wanted: dict[tuple[int, str, Holders, tuple[str, ...], int], list[Key]] = defaultdict(list)
+        for (made_in, call, table, repeats), alike in together.items():
             held = list(dict.fromkeys(_originals(ids, repeats))) if repeats else ids
             for holders, samples in _by_holders(table, held).items():
-                wanted[call, holders, tuple(samples), repeats] += alike
+                wanted[made_in, call, holders, tuple(samples), repeats] += alike
         mine = InMemory(reader)
         plain = not any(key.name or key.repeats for key in keys)
         return tuple(
             RowSource(
-                step,
+                made_in,
                 call,
                 tuple(dict.fromkeys(key.key for key in alike)),
                 samples,
                 of.all if len(of.all) == 1 else _nearest_first(of.all, mine),
                 *(() if plain else (_names(alike), _copies(ids, repeats, samples))),
             )
-            for (call, of, samples, repeats), alike in wanted.items()
+            for (made_in, call, of, samples, repeats), alike in wanted.items()
         )
 
 
@@ -161,7 +167,7 @@ def _names(keys: Sequence[Key]) -> dict[str, tuple[str, ...]]:
         return {}
     found: dict[str, tuple[str, ...]] = {}
     for key in keys:
-        found[key.key] = (*found.get(key.key, ()), key.name or key.key)
+        found[key.key] = (*found.get(key.key, ()), key.read_as)
     return found
 
 

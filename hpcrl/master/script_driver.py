@@ -14,8 +14,8 @@ from typing import assert_never
 
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.tasks import Task, Unit
-from hpcrl.durable.journal import Called, Done, Event, Trained, Turn
-from hpcrl.durable.once import Once
+from hpcrl.durable.journal import Called, Done, Event, Trained
+from hpcrl.durable.once import Once, Turn
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import InternalError

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from hpcrl.dataflow.graph import recipe_name
 from hpcrl.dataflow.tasks import Unit
 from hpcrl.durable.journal import Done, Event, Stats
 from hpcrl.durable.means import means_of
@@ -10,11 +11,15 @@ from hpcrl.master.drop_limits import DropLimits
 
 
 class StepMetrics:
-    """Step → call → part → statistics, and the newest version of the run's settings that some call was made under."""
+    """Step → call → part → statistics, and the newest version of the run's settings that some call was made under.
 
-    def __init__(self, limits: DropLimits) -> None:
+    Those of all rounds of a call that is made `in_rounds` are together.
+    """
+
+    def __init__(self, limits: DropLimits, in_rounds: str = "") -> None:
         self._limits = limits
-        self._stats: dict[int, dict[str, dict[int, Stats]]] = {}
+        self._in_rounds = in_rounds
+        self._stats: dict[int, dict[str, dict[tuple[str, int], Stats]]] = {}
         self._settings: dict[int, int] = {}
         self._logged: dict[int, Mapping[str, float]] = {}
 
@@ -22,7 +27,8 @@ class StepMetrics:
         self._stats[step], self._settings[step] = {}, 0
 
     def put(self, unit: Unit, stats: Stats, settings: int = 0) -> None:
-        self._stats[unit.step].setdefault(unit.call, {})[unit.part] = stats
+        call = recipe_name(unit.call, (self._in_rounds,))
+        self._stats[unit.step].setdefault(call, {})[unit.call, unit.part] = stats
         self._settings[unit.step] = max(self._settings[unit.step], settings)
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -36,12 +42,14 @@ class StepMetrics:
     def row(self, lines: StepLines) -> dict[str, int | float]:
         """The step's row: total / weight of every statistic over the parts, where its weight is not 0. No clock in it.
 
-        Of a step that chooses, `samples` are those chosen, of `drawn` in so many `rounds`.
+        Of a step that chooses, `samples` are those chosen, of `drawn` in so many `rounds`; `carried` go on in the next.
         """
         step = lines.step
         row: dict[str, int | float] = {"step": step, "epoch": lines.opened.epoch, "samples": len(lines.trained)}
         if lines.opened.chooses:
             row |= {"drawn": len(lines.ids), "rounds": len(lines.rounds)}
+        if lines.opened.chooses and self._in_rounds:
+            row["carried"] = sum(len(each.ids) for each in lines.carried)
         row["settings"] = self._settings[step]
         for call in sorted(self._stats[step]):
             row |= {f"{call}/{name}": mean for name, mean in self.means(step, call).items()}

@@ -1,22 +1,23 @@
 """Where steps come from: the next samples in the data set's order, cut into minibatches and data-parallel parts."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Generic, TypeVar
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
-from hpcrl.data.choice import Choice
-from hpcrl.data.choosing import Choose, Extend, choose
+from hpcrl.data.choice import Choice, FirstToEnd
+from hpcrl.data.choosing import Choose, Extend, choose, first_to_end, more_in_flight
 from hpcrl.data.datasets import RowOrder, open_datasets, open_order
 from hpcrl.data.minibatches import minibatches_of_all_passes
-from hpcrl.data.order import StepSamples, row_of, sample_ids
+from hpcrl.data.order import StepSamples, group_of, row_of, sample_ids
 from hpcrl.data.partition import Positions, partition_step, share_out
 from hpcrl.data.rows.kind import Dataset, Indexes, MeasuredRows
 from hpcrl.dataflow.graph import MFC
-from hpcrl.durable.journal import Chosen, Cuts, Extended, Ids, Opened
-from hpcrl.durable.step_lines import StepLines
+from hpcrl.durable.journal import Carried, Chosen, Cuts, Extended, Ids, Opened
+from hpcrl.durable.step_lines import StepLines, turn_name
 from hpcrl.errors import DataError
 from hpcrl.events import RowsLeftOut
 from hpcrl.master.schedule import RunSchedule
@@ -37,7 +38,7 @@ class RunData(Generic[D_co]):
     order: RowOrder
     eval_ids: Ids
     batch: Batch
-    choice: Choice | None
+    choice: Choice | FirstToEnd | None
     left_out: Sequence[RowsLeftOut]
     """Which rows, and why."""
 
@@ -156,7 +157,8 @@ class StepSource:
         """The next step, which exists."""
         batch = self._batch_after(before)
         due = self.schedule.due(step, self._epochs_ended(batch, before))
-        ids = batch.ids if due.train else ()
+        begun, left = self._carried(step, before)
+        ids = (*left, *batch.ids) if due.train else ()
         chooses = due.train and self._data.choice is not None and not self._scripted
         calls = [call for call in self._plan.calls if (due.train if call.dataset == "train" else due.evaluate)]
         calls = [call for call in calls if not self._scripted and (not chooses or call.precedes_choice)]
@@ -177,7 +179,20 @@ class StepSource:
             chooses=chooses,
             scripted=self._scripted,
             empty_before=before.opened.empty_before + 1 if before is not None and before.is_empty else 0,
+            begun=begun,
         )
+
+    def _carried(self, step: int, before: StepLines | None) -> tuple[dict[str, int], Ids]:
+        """The samples that a step has from the one before: those that go on, and all."""
+        carried = () if before is None else before.carried
+        begun = {sample: each.since for each in carried if self._is_kept(step, each) for sample in each.ids}
+        return begun, tuple(sample for each in carried for sample in each.ids)
+
+    def _is_kept(self, step: int, carried: Carried) -> bool:
+        """Whether samples that were begun in an older step are not begun anew."""
+        choice = self._data.choice
+        oldest = 1 if not isinstance(choice, FirstToEnd) or choice.max_age is None else step - choice.max_age
+        return carried.since >= max(oldest, 1)
 
     def choose(self, lines: StepLines, scores: Mapping[str, float]) -> Extended | Chosen:
         """What follows in a step that has yet to choose, by the scores of all that it has drawn.
@@ -186,15 +201,21 @@ class StepSource:
         """
         choice = self._data.choice
         assert choice is not None, "a step chooses by the rule of its recipe"
+        if isinstance(choice, FirstToEnd):
+            rounds = lines.in_rounds(self._plan.in_rounds)
+            ended = first_to_end(choice, self._data.batch.rows, lines.ids, [*rounds.values()], scores)
+            if isinstance(ended, Extend):
+                return self._extend(lines, ended.rows, ended.going)
+            return self._end_rounds(lines, ended)
         decided = choose(choice, self._data.batch.rows, lines.rounds, scores, lines.opened.empty_before)
         if isinstance(decided, Extend):
             return self._extend(lines, decided.rows)
         if isinstance(decided, Choose):
             return self._end_rounds(lines, decided)
-        smaller = "" if choice.on_shortage == "smaller" else f", set {choice.setting}.on_shortage to smaller"
+        smaller = "" if choice.on_shortage == "smaller" else f", set {choice.section}.on_shortage to smaller"
         raise DataError(
             f"step {lines.step}: {decided.describe(choice)}.",
-            f"Raise {choice.setting}.max_rounds{smaller}, or submit a new run with rows that are neither too hard nor "
+            f"Raise {choice.section}.max_rounds{smaller}, or submit a new run with rows that are neither too hard nor "
             "too easy.",
         )
 
@@ -232,17 +253,19 @@ class StepSource:
         """
         return self._data.share_out(lines.trained_by(call), lines.minibatches_of(call), made, parts)
 
-    def _extend(self, lines: StepLines, rows: int) -> Extended:
+    def _extend(self, lines: StepLines, rows: int, going: Ids = ()) -> Extended:
         calls = [call for call in self._plan.calls if call.precedes_choice]
-        batch = self._data.order.draw(lines.cursor, rows)
-        _, partitions = self._cut(batch.ids, calls, trained=False)
+        batch, number = self._data.order.draw(lines.cursor, rows), len(lines.rounds)
+        _, partitions = self._cut((*going, *batch.ids), calls, trained=False)
+        names = {call.name: turn_name(call.name, number) if call.in_rounds else call.name for call in calls}
         return Extended(
             step=lines.step,
-            round=len(lines.rounds),
+            round=number,
             ids=batch.ids,
             cursor=batch.next_cursor,
-            calls={call.name: self._plan.units(call.name) for call in calls},
+            calls={own: self._plan.units(name) for name, own in names.items()},
             partitions=partitions,
+            going=going,
         )
 
     def _end_rounds(self, lines: StepLines, decided: Choose) -> Chosen:
@@ -255,11 +278,29 @@ class StepSource:
             step=lines.step,
             ids=decided.ids,
             cursor=lines.cursor,
-            calls={call.name: self._plan.units(call.name) for call in calls},
+            calls={call.name: self._units(lines, call) for call in calls},
             partitions=partitions,
             minibatches=minibatches,
             dropped=decided.dropped,
+            carried=tuple(self._left_to_next(lines, decided.carried)),
+            whole=decided.whole,
         )
+
+    def _units(self, lines: StepLines, call: MFC) -> int:
+        """In how many parts a call is made; evaluation data were cut when the step opened, maybe for other workers."""
+        units, cut = self._plan.units(call.name), lines.opened.eval_partitions
+        return units if call.dataset == "train" or str(units) in cut else max(map(int, cut))
+
+    def _left_to_next(self, lines: StepLines, ids: Ids) -> Iterator[Carried]:
+        """Samples of the same part of a call, and begun in the same step, are told of together where they can be."""
+        made = {
+            sample: (lines.opened.begun.get(sample, lines.step), call, part)
+            for call in (lines.in_rounds(self._plan.in_rounds) if ids else ())
+            for part, of_part in enumerate(self.parts(lines, call))
+            for sample in of_part
+        }
+        for (since, call, part), alike in groupby(ids, key=made.__getitem__):
+            yield Carried(tuple(alike), since, call, part)
 
     def _epochs_ended(self, batch: StepSamples, before: StepLines | None) -> int | None:
         """How many epochs are over, where one ended since the step before was opened; counted from 1."""
@@ -273,7 +314,18 @@ class StepSource:
         return self._data.order.start if before is None else before.cursor
 
     def _batch_after(self, before: StepLines | None) -> StepSamples:
-        return self._data.draw(self._cursor(before))
+        choice, cursor = self._data.choice, self._cursor(before)
+        if not isinstance(choice, FirstToEnd):
+            return self._data.draw(cursor)
+        if before is not None and not before.is_whole:
+            return self._data.order.draw(cursor, choice.in_flight)  # as many as it may draw yet
+        step = 1 if before is None else before.step + 1
+        begun, carried = self._carried(step, before)
+        groups = list(dict.fromkeys(map(group_of, carried)))
+        ended = groups[: before.chosen.whole] if before is not None and before.chosen is not None else []
+        kept = set(map(group_of, begun))
+        whole = sum(group in kept for group in ended)
+        return self._data.order.draw(cursor, more_in_flight(choice, self._data.batch.rows, whole, len(groups) - whole))
 
     def _cut(self, ids: Ids, calls: Iterable[MFC], trained: bool = True) -> tuple[Cuts, dict[str, Cuts]]:
         """Minibatches of training samples, and the parts for every data-parallel size that one of these calls has."""

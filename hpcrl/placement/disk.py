@@ -12,6 +12,7 @@ from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import lora_of, models_of
 from hpcrl.data.batch import Batch
+from hpcrl.data.choice import Choice, FirstToEnd
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.adapters import with_adapters
 from hpcrl.families.reader import parameter_count
@@ -127,9 +128,17 @@ def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any], rows: int) -
     if generation is None:
         return 0
     choice = algorithm.choice(experiment)
-    rounds = 1 if choice is None else choice.max_rounds
+    rounds = _most_rounds(choice, algorithm.batch(experiment), generation)
     token = _token_bytes(experiment, algorithm, "train", twice=True)
-    return rounds * _samples(algorithm.batch(experiment), rows) * generation.max_new_tokens * token
+    return round(rounds * _samples(algorithm.batch(experiment), rows) * generation.max_new_tokens * token)
+
+
+def _most_rounds(choice: Choice | FirstToEnd | None, batch: Batch, generation: GenerationConfig) -> float:
+    """How many times as much as it trains on a step draws at most. In flight, a round spills a response again from its
+    first token on: in the mean over rounds, half of it."""
+    if not isinstance(choice, FirstToEnd):
+        return 1 if choice is None else choice.max_rounds
+    return choice.in_flight / batch.rows * (generation.segments + 1) / 2
 
 
 def _token_bytes(experiment: ExperimentConfig, algorithm: Algorithm[Any], data_set: str, twice: bool = False) -> int:

@@ -143,6 +143,11 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         return tuple(self.home(role) for role in dict.fromkeys(self.changes.values()))
 
     @property
+    def in_rounds(self) -> str:
+        """The call that steps make as often as it takes to choose; empty where there is none."""
+        return next((call.name for call in self.calls if call.in_rounds), "")
+
+    @property
     def changes(self) -> dict[str, str]:
         """train_step or blend → the role that it changes, in the order of the calls."""
         return changes(self.calls)

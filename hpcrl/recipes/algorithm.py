@@ -18,7 +18,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.judge import ANSWERED, JudgeConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
-from hpcrl.data.choice import Choice
+from hpcrl.data.choice import Choice, FirstToEnd
 from hpcrl.data.form import Form
 from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind, evaluates
 from hpcrl.dataflow.graph import MFC, Graph, build_graph
@@ -28,6 +28,7 @@ from hpcrl.families.config import HeadKind
 from hpcrl.plugins import Room, find, names
 from hpcrl.recipes.environment import ANSWERED as TALKED
 from hpcrl.recipes.environment import GENERATED, form_between, is_turn
+from hpcrl.recipes.in_flight import STATISTICS as FLOWN
 from hpcrl.recipes.registered import registered_calls, registered_forms
 from hpcrl.recipes.segments import segmented
 
@@ -93,7 +94,7 @@ class Algorithm(Generic[E]):
     role's model computes in fp64, float32 numbers are float64."""
     batch: Callable[[E], Batch]
     """How steps are cut, and how many updates a run has."""
-    choice: Callable[[E], Choice | None] = lambda experiment: None
+    choice: Callable[[E], Choice | FirstToEnd | None] = lambda experiment: None
     """By which of a step's recorded numbers it chooses the rows that it trains on; None where it trains on all."""
     check: Callable[[E], Iterable[Problem]] = lambda experiment: ()
     """What is wrong with its own settings."""
@@ -154,6 +155,7 @@ class Algorithm(Generic[E]):
             call.name: (
                 *self.metrics.get(call.name, GENERATED if is_turn(call) else ()),
                 *(TALKED if call.role == ENVIRONMENT else ()),
+                *(FLOWN if "versions" in call.outputs else ()),
                 *(rewards[call.role].named_scores if call.role in rewards else ()),
                 *(ANSWERED if call.role in asked else ()),
                 *(chances if call.method == JUDGE else ()),

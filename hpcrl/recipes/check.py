@@ -10,10 +10,12 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section
 from hpcrl.config.model import CPUPlacementConfig, ModelConfig, PlacementConfig
+from hpcrl.data.choice import Choice
 from hpcrl.dataflow.graph import lags_beyond_choice
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import ROUTER_STATISTICS
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm, algorithm_of
+from hpcrl.recipes.in_flight import unused_problems
 from hpcrl.recipes.segments import refresh_problems, segment_problems
 
 
@@ -34,6 +36,7 @@ def _segment_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """Of responses that are drawn a segment at a time."""
     algorithm = algorithm_of(experiment)
     yield from segment_problems(experiment, algorithm.declared(experiment))
+    yield from unused_problems(experiment, algorithm.declared(experiment))
     yield from refresh_problems(experiment, algorithm.script is not None, algorithm.choice(experiment) is not None)
 
 
@@ -137,16 +140,16 @@ def choice_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         return
     if control.epochs is not None:
         yield Problem(
-            ("control.epochs", "control.steps", f"{choice.setting}.metric"),
-            f"control.epochs = {control.epochs} must be null where {choice.setting}.metric is set: steps draw as many "
+            ("control.epochs", "control.steps", choice.setting),
+            f"control.epochs = {control.epochs} must be null where {choice.setting} is set: steps draw as many "
             "rows as they need, so that nobody knows how many steps an epoch has.",
             "Set control.steps in its place.",
         )
-    if batch.per_row == 1:
+    if batch.per_row == 1 and isinstance(choice, Choice):
         yield Problem(
-            (f"{choice.setting}.metric",),
-            f"{choice.setting}.metric is set, but a step has one sample of each row, which differs from no other.",
-            f"Have several samples of a row, or leave {choice.setting}.metric out.",
+            (choice.setting,),
+            f"{choice.setting} is set, but a step has one sample of each row, which differs from no other.",
+            f"Have several samples of a row, or leave {choice.setting} out.",
         )
 
 
@@ -158,9 +161,9 @@ def script_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     choice = algorithm.choice(experiment)
     if choice is not None:
         yield Problem(
-            (f"{choice.setting}.metric",),
-            f"{choice.setting}.metric is set, but {experiment.algorithm} is a script: it chooses its samples itself.",
-            f"Leave {choice.setting}.metric out; in the script, batch.filter leaves samples out.",
+            (choice.setting,),
+            f"{choice.setting} is set, but {experiment.algorithm} is a script: it chooses its samples itself.",
+            f"Leave {choice.setting} out; in the script, batch.filter leaves samples out.",
         )
 
 

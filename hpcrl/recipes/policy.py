@@ -24,13 +24,14 @@ from hpcrl.config.kl import KLConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
-from hpcrl.data.choice import Choice
-from hpcrl.data.form import NUMBERS
+from hpcrl.data.choice import Choice, FirstToEnd
+from hpcrl.data.form import COUNTS, FLAGS, NUMBERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import RoleKind
 from hpcrl.recipes.environment import GENERATED, masked, rounds, turn_problems
 from hpcrl.recipes.environment import MADE as TALKED
+from hpcrl.recipes.in_flight import by_ends, first_to_end, in_flight_problems
 from hpcrl.recipes.served import is_served
 from hpcrl.recipes.texts import (
     JUDGED,
@@ -153,7 +154,13 @@ class PolicyExperiment(ExperimentConfig):
     steps, where they are drawn by other workers. 0: from the newest."""
 
 
-MADE_BY_POLICIES = {**MADE, **TALKED, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS, "advantages": NUMBERS}
+MADE_BY_POLICIES = {
+    **MADE,
+    **TALKED,
+    "versions": COUNTS,
+    "whole": FLAGS,
+    **dict.fromkeys(("ref_logprobs", "old_logprobs", "advantages"), NUMBERS),
+}
 
 
 def reference_decay(experiment: Any, step: int) -> float:
@@ -202,7 +209,8 @@ def policy_of(experiment: PolicyExperiment) -> Any:
 def old_logprobs(experiment: PolicyExperiment) -> OldLogprobs:
     """Where the log-probabilities under a ratio come from."""
     policy: PolicyConfig = policy_of(experiment)
-    apart = experiment.actor.dtype == "bf16" or is_served(experiment, "actor_gen") or experiment.lag > 0
+    older = experiment.lag > 0 or experiment.generation.in_flight is not None
+    apart = experiment.actor.dtype == "bf16" or is_served(experiment, "actor_gen") or older
     if not (policy.old_logprobs == "recomputed" or (policy.old_logprobs == "auto" and apart)):
         return "sampled"
     return "own" if batch(experiment).updates == 1 else "recomputed"
@@ -231,7 +239,8 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
     if kl.used and kl.reference_ema.decay is not None:
         found.append(MFC("ref_blend", "reference", "blend", (), blends="actor"))
     train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys), shown=("advantages",))
-    return (*found, train, *own, *evaluation(experiment.generation, experiment.reward, experiment.environment))
+    every = (*found, train, *own, *evaluation(experiment.generation, experiment.reward, experiment.environment))
+    return by_ends(experiment.generation, every, "actor_gen")
 
 
 def batch(experiment: PolicyExperiment) -> Batch:
@@ -247,10 +256,13 @@ def batch(experiment: PolicyExperiment) -> Batch:
     )
 
 
-def choice(experiment: PolicyExperiment) -> Choice | None:
-    """How the steps of an algorithm over groups choose the prompts that they train on."""
+def choice(experiment: PolicyExperiment) -> Choice | FirstToEnd | None:
+    """How steps choose the prompts that they train on: those that end first, or those whose samples differ."""
+    if (by_end := first_to_end(experiment.generation)) is not None:
+        return by_end
     name, section = section_of(experiment)
-    assert isinstance(section, GroupPolicyConfig)
+    if not isinstance(section, GroupPolicyConfig):
+        return None
     return choice_by(section.filter_groups, f"{name}.filter_groups", experiment.reward)
 
 
@@ -270,6 +282,9 @@ def check(experiment: PolicyExperiment) -> Iterator[Problem]:
     yield from _length_problems(name, policy, experiment.generation.max_new_tokens)
     yield from _statistic_problems(name, experiment)
     yield from turn_problems(experiment.environment, experiment, calls(experiment))
+    groups = policy.filter_groups if isinstance(policy, GroupPolicyConfig) else FilterGroupsConfig()
+    metric = None if groups.metric is None else f"{name}.filter_groups.metric"
+    yield from in_flight_problems(experiment, batch(experiment).rows, experiment.environment, metric)
     if isinstance(policy, GroupPolicyConfig):
         yield from metric_problems(policy.filter_groups, f"{name}.filter_groups", experiment.reward)
     if policy.importance_cap is not None and old_logprobs(experiment) == "sampled":

@@ -105,6 +105,7 @@ ALGORITHM = Algorithm(
     rows=PROMPTS,
     made={**policy.MADE_BY_POLICIES, "values": NUMBERS, "values_after": NUMBERS, "returns": NUMBERS},
     batch=policy.batch,
+    choice=policy.choice,
     check=policy.check,
     notices=policy.notices,
     without_effect=policy.without_effect,

@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from hpcrl.data.form import BYTES, Form
-from hpcrl.dataflow.graph import MFC, Dispatched, GoesTo
+from hpcrl.dataflow.dispatched import Dispatched, GoesTo
+from hpcrl.dataflow.graph import MFC
 
 F = TypeVar("F", bound=Callable[..., Any])
 

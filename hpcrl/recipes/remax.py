@@ -78,6 +78,7 @@ ALGORITHM = Algorithm(
         "base_judge_texts": BYTES,
     },
     batch=policy.batch,
+    choice=policy.choice,
     check=check,
     notices=policy.notices,
     without_effect=policy.without_effect,

@@ -30,7 +30,7 @@ def segmented(calls: Iterable[MFC], experiment: Any) -> tuple[MFC, ...]:
 
 def segments_of(call: MFC, experiment: Any) -> tuple[MFC, ...]:
     """Those that a call of the recipe is made in; itself where it draws responses at once, or none."""
-    if call.segment is not None or call.kind != "generate" or call.method:
+    if call.segment is not None or call.kind != "generate" or call.method or call.in_rounds:
         return (call,)
     drawing = drawing_of(experiment, call.role)
     if drawing is None or drawing.generation.segments == 1 or section(experiment, call.role, JudgeConfig) is not None:

@@ -177,7 +177,7 @@ def choice_by(groups: FilterGroupsConfig, setting: str, reward: RewardConfig) ->
         right_at=reward.right_at if groups.metric == "accuracy" else None,
         max_rounds=groups.max_rounds,
         on_shortage=groups.on_shortage,
-        setting=setting,
+        setting=f"{setting}.metric",
     )
 
 

@@ -6,18 +6,19 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from hpcrl.config.bounds import Count, NonNegative, Positive
+from hpcrl.config.bounds import Count, Natural, NonNegative, Positive
 from hpcrl.config.ema import EMAConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.model import PlacementConfig
 from hpcrl.data.batch import Batch
-from hpcrl.data.choice import Choice
+from hpcrl.data.choice import Choice, FirstToEnd
 from hpcrl.data.rows.vectors import VECTORS, vector_rows
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
+from hpcrl.recipes.in_flight import in_rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,10 @@ class ToyConfig:
     """Whether the reference follows the actor."""
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
     """Train on rows whose samples differ in a reward of 0 or 1."""
+    in_flight: Count | None = None
+    """Make so many rows at a time, each in up to three rounds, and train on those that end first."""
+    max_age: Natural | None = None
+    """With in_flight, rows begun more steps ago are begun anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,18 +88,26 @@ FOLLOW = MFC("ref_blend", "reference", "blend", (), blends="actor")
 def recipe(experiment: ToyExperiment) -> tuple[MFC, ...]:
     """Where steps choose, the reward gives samples a 0 or 1 besides, and the reference waits for the choice."""
     calls = {call.name: call for call in CALLS}
-    if choice(experiment) is not None:
+    if experiment.toy.in_flight is not None:
+        first = calls.pop("actor_gen")
+        late = {name: msgspec.structs.replace(call, rows="chosen") for name, call in calls.items()}
+        calls = {"actor_gen": in_rounds(first, ("n",)), **late}
+    elif choice(experiment) is not None:
         calls["rew_inf"] = msgspec.structs.replace(calls["rew_inf"], outputs=("r", "s"))
         calls["ref_inf"] = msgspec.structs.replace(calls["ref_inf"], rows="chosen")
     follows = experiment.toy.reference_ema.decay is not None
     return (*calls.values(), FOLLOW) if follows else tuple(calls.values())
 
 
-def choice(experiment: ToyExperiment) -> Choice | None:
-    groups = experiment.toy.filter_groups
+def choice(experiment: ToyExperiment) -> Choice | FirstToEnd | None:
+    groups, in_flight = experiment.toy.filter_groups, experiment.toy.in_flight
+    if in_flight is not None:
+        return FirstToEnd(key="n", in_flight=in_flight, max_age=experiment.toy.max_age, setting="toy.in_flight")
     if groups.metric is None:
         return None
-    return Choice(key="s", max_rounds=groups.max_rounds, on_shortage=groups.on_shortage, setting="toy.filter_groups")
+    return Choice(
+        key="s", max_rounds=groups.max_rounds, on_shortage=groups.on_shortage, setting="toy.filter_groups.metric"
+    )
 
 
 def check(experiment: ToyExperiment) -> Iterator[Problem]:
@@ -121,7 +134,7 @@ ALGORITHM = Algorithm(
         "reference": replace(VECTOR, decay=lambda experiment, step: experiment.toy.reference_ema.at(step)),
     },
     rows=vector_rows("x", lambda experiment: (experiment.toy.rows, experiment.toy.width), "toy.batch_size"),
-    made=dict.fromkeys(("y", "r", "s", "z", "v", "t"), VECTORS),
+    made=dict.fromkeys(("y", "n", "r", "s", "z", "v", "t"), VECTORS),
     batch=lambda experiment: Batch(rows=experiment.toy.batch_size, per_row=experiment.toy.samples_per_row),
     choice=choice,
     check=check,

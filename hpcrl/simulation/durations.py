@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
+from hpcrl.config.fields import section
+from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.families.reader import parameter_count
 from hpcrl.placement.costs import ROW_BYTES, CostModel
@@ -55,6 +57,15 @@ class Durations:
     append_ns: int = APPEND_NS
 
 
+def _share_of_round(costs: CostModel) -> float:
+    """What a round draws of responses in flight, as a share of what a step trains on."""
+    generation = section(costs.experiment, "generation", GenerationConfig)
+    assert generation is not None and generation.in_flight is not None and generation.segment is not None
+    responses = costs.workload.responses
+    drawn = generation.in_flight * costs.workload.per_row * min(generation.segment, float(responses.mean()))
+    return min(1.0, drawn / float(responses.sum()))
+
+
 def durations_of(costs: CostModel, plan: Plan) -> Durations:
     """By a cost model."""
     placed = {replica.model: _placed(replica) for replica in plan.replicas}
@@ -64,7 +75,7 @@ def durations_of(costs: CostModel, plan: Plan) -> Durations:
         lasts = costs.call_nanoseconds(call, placed[replica.model], plan.micro_batches.get(call.name, 0))
         if replica.between == "host":
             lasts += 2 * costs.release_nanoseconds(call.role, placed[replica.model])
-        calls[call.name] = lasts
+        calls[call.name] = round(lasts * _share_of_round(costs)) if call.in_rounds else lasts
     away = [replica for replica in plan.replicas if not replica.is_home]
     moves = {it.model: int(costs.moves(it.role, [placed[ModelName(it.role)]], [placed[it.model]])[0, 0]) for it in away}
     disk, rates = estimate_disk(costs.experiment), costs.rates

@@ -18,17 +18,8 @@ from hpcrl.data.inputs import Inputs
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, SavedRole
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import (
-    Archived,
-    Checkpointed,
-    Closed,
-    Done,
-    Event,
-    Exported,
-    Opened,
-    Trained,
-    Turn,
-)
+from hpcrl.durable.journal import Archived, Checkpointed, Closed, Done, Event, Exported, Opened, Trained
+from hpcrl.durable.once import Turn
 from hpcrl.durable.recovery import RecoveryPlan, plan_recovery
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.spills import SpillRef

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.config.fields import section
+from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.datasets import open_order
 from hpcrl.data.order import row_of
@@ -25,6 +27,9 @@ class Rows:
     chooses_by: str = ""
     """The key by which steps choose; empty where they don't."""
     seed: int = 0
+    segment: int = 0
+    """Of responses in flight, the tokens that a round draws of each."""
+    _rounds: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
     _spills: dict[str, SampleMeta] = field(default_factory=dict)
 
     def tokens(self, ids: tuple[str, ...]) -> int:
@@ -34,6 +39,13 @@ class Rows:
     def score(self, sample: str) -> float:
         """0 or 1, by chance."""
         return float(sample_seed(self.seed, 0, "score", sample) & 1)
+
+    def has_ended(self, sample: str, unit: tuple[int, str]) -> float:
+        """Whether a response in flight has, 1 or 0, once this round of a step is made too."""
+        rounds = self._rounds.setdefault(sample, set())
+        rounds.add(unit)
+        [prompt] = self.data.datasets["train"].lengths([sample])
+        return float(len(rounds) * self.segment >= self.made(sample) - prompt)
 
     def spilled(self, name: str, meta: SampleMeta) -> None:
         self._spills[name] = meta
@@ -93,4 +105,6 @@ def drawn_rows(experiment: Any, lengths: Lengths, steps: int, seed: int) -> Rows
     dataset = DrawnRows(max(1, steps) * batch.rows, batch.per_row, lengths, seed)
     order = open_order(experiment, algorithm.rows, batch, dataset)
     data = RunData({"train": dataset}, order, (), batch, choice, [])
-    return Rows(data, dataset.whole, "" if choice is None else choice.key, seed)
+    generation = section(experiment, "generation", GenerationConfig)
+    segment = 0 if generation is None else generation.segment or 0
+    return Rows(data, dataset.whole, "" if choice is None else choice.key, seed, segment)

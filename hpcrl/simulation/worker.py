@@ -191,7 +191,7 @@ class Worker:
         job, costs = self._jobs.popleft(), self._world.durations
         match job:
             case Request():
-                self._together(job, self._lasts(costs.calls[job.call]), self._executed)
+                self._together(job, self._lasts(costs.calls[self._world.plan.call(job.call).name]), self._executed)
             case Move():
                 model = ModelName(job.role, job.replica)
                 self._together(job, self._lasts(costs.moves.get(model, 0)), self._moved)
@@ -240,7 +240,7 @@ class Worker:
                 stats={},
                 record=self._record(call, request),
                 seconds=seconds,
-                scores=self._scores(call, meta),
+                scores=self._scores(call, request, meta),
                 figures=figures_of(gathered, seconds),
             )
         )
@@ -262,11 +262,13 @@ class Worker:
         digest = digest_of(call.changes, request.version)
         return {"digest": digest, "parameters": digest}
 
-    def _scores(self, call: MFC, meta: SampleMeta | None) -> tuple[float, ...]:
-        key = self._world.rows.chooses_by
-        if meta is None or call.changes or key not in meta.keys:
+    def _scores(self, call: MFC, request: Request, meta: SampleMeta | None) -> tuple[float, ...]:
+        rows = self._world.rows
+        if meta is None or call.changes or rows.chooses_by not in meta.keys:
             return ()
-        return tuple(map(self._world.rows.score, meta.ids))
+        if call.in_rounds:
+            return tuple(rows.has_ended(sample, (request.step, request.call)) for sample in meta.ids)
+        return tuple(map(rows.score, meta.ids))
 
     def _moved(self, move: Move, _begun: int, lasted: int) -> None:
         self._world.together.pop(move.id, None)

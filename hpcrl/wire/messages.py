@@ -280,7 +280,8 @@ class Request(msgspec.Struct, frozen=True, tag=True):
 
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
-    `ids`, a train_step shows rows. `arguments` are those that a script gives it, as JSON.
+    `ids`, a train_step shows rows. `arguments` are those that a script gives it, as JSON. Where it is `uneven`, some of
+    its samples have no row of some keys: an empty one.
     """
 
     id: int
@@ -297,6 +298,7 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     shown: tuple[str, ...] = ()
     cut: Share = Share()
     arguments: str = ""
+    uneven: bool = False
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):

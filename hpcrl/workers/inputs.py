@@ -184,7 +184,7 @@ class Inputs:
         request = pending.request
         self._awaited.pop(request.id, None)
         try:
-            inputs = assemble(request.ids, here)
+            inputs = assemble(request.ids, here, request.uneven)
             self._whole[request.id] = Gathered(request, inputs, time.monotonic() - pending.begun)
         except ValueError as error:
             self._through.fail(str(pending), error)
@@ -198,13 +198,16 @@ def as_read(source: RowSource, held: SequenceSample) -> SequenceSample:
     return named.repeated(source.copies) if source.copies else named
 
 
-def assemble(ids: Sequence[str], pieces: Sequence[SequenceSample]) -> SequenceSample:
-    """One sample with rows `ids`, in their order, from pieces that each hold some rows of some keys."""
+def assemble(ids: Sequence[str], pieces: Sequence[SequenceSample], uneven: bool = False) -> SequenceSample:
+    """One sample with rows `ids`, in their order, from pieces that each hold some rows of some keys. Where it is
+    `uneven`, rows that no piece has are empty. Raises ValueError for one that lacks otherwise."""
     merged = SequenceSample(SampleMeta(tuple(ids), {}), {})
     for key in dict.fromkeys(key for piece in pieces for key in piece.keys):
         # Rows of one key may come from several holders, each of which may bring other keys along.
         parts = [piece.select_keys([key]) for piece in pieces if key in piece.keys]
         column = parts[0] if len(parts) == 1 else SequenceSample.gather(parts)
+        if uneven and (lacking := [sample for sample in ids if sample not in set(column.ids)]):
+            column = SequenceSample.gather([column, column.emptied(lacking)])
         merged = merged.merge(column.select(ids))
     return merged
 

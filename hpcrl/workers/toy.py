@@ -136,11 +136,31 @@ class ToyHost:
 
     def generate(self, work: Work, role: ToyRole) -> Outcome:
         rows, w = [], self._whole(role, role.w)
+        if self._plan.call(work.call).in_rounds:
+            return self._round(work, w)
         for sample_id, x in zip(work.batch.ids, work.batch.rows("x"), strict=True):
             seed = sample_seed(self._experiment.seed, work.step, work.call, sample_id)
             rows.append(np.resize(x, w.shape) + w + np.random.default_rng(seed).standard_normal(w.shape))
         stats = {"norm": (float(sum(np.abs(row).sum() for row in rows)), float(len(rows)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"y": rows}), stats)
+
+    def _round(self, work: Work, w: np.ndarray) -> Outcome:
+        """`n` [1] counts the rounds of a row that has not ended from below 0 up: a row has one to three."""
+        begun = dict(zip(work.batch.ids, work.batch.rows("y"), strict=True)) if "y" in work.batch.keys else {}
+        counts = dict(zip(work.batch.ids, work.batch.rows("n"), strict=True)) if begun else {}
+        rows, ends = [], []
+        for sample_id, x in zip(work.batch.ids, work.batch.rows("x"), strict=True):
+            rng = np.random.default_rng(sample_seed(self._experiment.seed, 0, "rounds", sample_id))
+            y, n = np.resize(x, w.shape), -float(rng.integers(1, 4))
+            if len(begun.get(sample_id, ())):
+                y, n = begun[sample_id], float(counts[sample_id][0])
+            if n < 1:
+                drawn = np.random.default_rng(sample_seed(self._experiment.seed, int(-n), "drawn", sample_id))
+                y, n = y + w + drawn.standard_normal(w.shape), n + 1 if n < -1 else 1.0
+            rows.append(y)
+            ends.append(np.array([n]))
+        stats = {"norm": (float(sum(np.abs(row).sum() for row in rows)), float(len(rows)))}
+        return Outcome(SequenceSample.from_rows(work.batch.ids, {"y": rows, "n": ends}), stats)
 
     def inference(self, work: Work, role: ToyRole) -> Outcome:
         call, w = self._plan.call(work.call), self._whole(role, role.w)

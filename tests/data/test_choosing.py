@@ -7,13 +7,23 @@ from math import inf, nan
 
 import pytest
 
-from hpcrl.data.choice import Choice
-from hpcrl.data.choosing import MOST_EMPTY_STEPS, Choose, Extend, Shortage, choose, differs, histogram
+from hpcrl.data.choice import Choice, FirstToEnd
+from hpcrl.data.choosing import (
+    MOST_EMPTY_STEPS,
+    Choose,
+    Extend,
+    Shortage,
+    choose,
+    differs,
+    first_to_end,
+    histogram,
+    more_in_flight,
+)
 from hpcrl.data.cutting import ByRows
 from hpcrl.data.order import SampleOrder, group_of
 
-RULE = Choice(key="rewards", max_rounds=3, on_shortage="fail", setting="grpo.filter_groups")
-SMALLER = Choice(key="rewards", max_rounds=3, on_shortage="smaller", setting="grpo.filter_groups")
+RULE = Choice(key="rewards", max_rounds=3, on_shortage="fail", setting="grpo.filter_groups.metric")
+SMALLER = Choice(key="rewards", max_rounds=3, on_shortage="smaller", setting="grpo.filter_groups.metric")
 
 
 def ids(*groups: str, samples: int = 2) -> tuple[str, ...]:
@@ -122,3 +132,60 @@ def test_rounds_are_decided_alike_however_the_rows_came_into_them() -> None:
             assert kept == chosen
         else:
             assert len(rounds) == 3 and decided.kept < 4
+
+
+FLIGHT = FirstToEnd(key="whole", in_flight=4, max_age=None, setting="generation.in_flight")
+
+
+def ended(*groups: str, of: Sequence[str]) -> dict[str, float]:
+    """Whether each sample has; of a group in lower case one of two has."""
+    return {sample: float(sample[0] in groups or sample.endswith("#0")) for sample in of}
+
+
+def test_until_enough_groups_have_ended_the_others_go_on_and_as_many_are_begun() -> None:
+    drawn = ids("a@0", "b@0", "c@0", "d@0")
+    assert first_to_end(FLIGHT, 2, drawn, [drawn], ended("b", of=drawn)) == Extend(1, ("a@0#1", "c@0#1", "d@0#1"))
+    assert first_to_end(FLIGHT, 2, drawn, [drawn], ended(of=drawn)) == Extend(0, tuple(x for x in drawn if "#1" in x))
+
+
+def test_groups_end_in_the_order_of_rounds_and_then_of_the_data() -> None:
+    drawn = ids("a@0", "b@0", "c@0", "d@0", "e@0")
+    # d ends in round 0, b and e in 1, a in 2
+    rounds = [drawn[:8], ("a@0#1", "b@0#0", "c@0#1", *drawn[8:]), ("a@0#1",)]
+    decided = first_to_end(FLIGHT, 2, drawn, rounds, ended("a", "b", "d", "e", of=drawn))
+    assert decided == Choose(ids("b@0", "d@0"), carried=ids("e@0", "a@0", "c@0"), whole=2)
+
+
+def test_none_is_begun_where_enough_are_carried_that_have_ended() -> None:
+    assert [more_in_flight(FLIGHT, 3, whole, 2) for whole in (0, 2, 3, 5)] == [2, 2, 0, 0]
+    assert more_in_flight(FLIGHT, 3, 0, 6) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_in_flight_stays_bounded_and_every_group_is_trained_on_or_carried(seed: int) -> None:
+    chance = random.Random(seed)
+    wanted, rule = (
+        chance.randint(1, 6),
+        FirstToEnd(key="whole", in_flight=chance.randint(6, 9), max_age=None, setting=""),
+    )
+    left, carried, whole, count, trained = dict[str, int](), (), 0, 0, list[str]()
+    for _ in range(30):
+        have, rounds = list[str](carried), list[tuple[str, ...]]()
+        new, going = more_in_flight(rule, wanted, whole, len(set(map(group_of, carried))) - whole), tuple(carried)
+        while True:
+            begun = ids(*(f"{count + i}@0" for i in range(new)))
+            count += new
+            left |= {sample: chance.randint(1, 4) for sample in begun}
+            have, rounds = [*have, *begun], [*rounds, (*going, *begun)]
+            for sample in rounds[-1]:
+                left[sample] = max(0, left[sample] - 1)
+            decided = first_to_end(rule, wanted, tuple(have), rounds, {s: float(not left[s]) for s in have})
+            if isinstance(decided, Choose):
+                break
+            new, going = decided.rows, decided.going
+            assert len(set(map(group_of, (*going,)))) + new == max(rule.in_flight, len(set(map(group_of, going))))
+        trained += decided.ids
+        carried, whole = decided.carried, decided.whole
+        assert sorted((*decided.ids, *carried)) == sorted(have) and len(decided.ids) == 2 * wanted
+        assert len(carried) <= 2 * (rule.in_flight + wanted + rule.in_flight)
+    assert len(trained) == len(set(trained)) == 30 * 2 * wanted

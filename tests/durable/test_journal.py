@@ -34,7 +34,7 @@ from hpcrl.durable.journal import (
 REF = FileRef("spills/step-00000001/gen.dp00.a000.h5", 12, 0xFFFFFFFF)
 ONE_OF_EACH: tuple[Event, ...] = (
     Adopted((Prefix(0, 10, 3), Prefix(2, 0, 0)), {"old": "new"}),
-    Opened(1, ("a@0", "ü@0"), 0, 2, {"gen": 2}, {"2": ((0,), (1,))}, ((0, 1),), 2**63, True, False),
+    Opened(1, ("a@0", "ü@0"), 2, {"gen": 2}, {"2": ((0,), (1,))}, 0, ((0, 1),), 2**63, True, False),
     Done(1, "gen", 0, REF, None, {"length": (3.5, 2.0), "bad": (math.inf, -math.inf)}),
     Trained(1, "actor_train", {"digest": "ab", "steps": [1, 2], "nested": {"x": None}}, {}, "cd", NUMERICS),
     Closed(1, {"loss": 0.1 + 0.2, "tiny": 5e-324}),

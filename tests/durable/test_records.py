@@ -21,10 +21,10 @@ from hpcrl.durable.records import (
 )
 
 WRITTEN = """
-Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions chooses \
-empty_before scripted
-Extended: step round ids cursor calls partitions
-Chosen: step ids cursor calls partitions minibatches dropped
+Opened: step ids cursor calls partitions epoch minibatches seed checkpoint export eval_ids eval_partitions chooses \
+empty_before scripted begun
+Extended: step ids cursor calls partitions round going
+Chosen: step ids cursor calls partitions minibatches dropped carried whole
 Called: step number call ids inputs parts partitions minibatches version settings arguments at
 Once: step number call arguments result settings at
 SetAside: step

@@ -25,7 +25,7 @@ def opened(step: int) -> Opened:
 
 def extended(step: int, turn: int) -> Extended:
     ids = (f"c{turn}@{step}", f"d{turn}@{step}")
-    return Extended(step, turn, ids, 2 * step + 2 * turn, CALLS, {**HALVES, "1": ((0, 1),)})
+    return Extended(step, ids, 2 * step + 2 * turn, CALLS, {**HALVES, "1": ((0, 1),)}, turn)
 
 
 def chosen(step: int, rounds: int = 2) -> Chosen:

@@ -103,7 +103,7 @@ def opened_run(root: Path, *steps: tuple[str, ...]) -> RunDirectory:
     number = run.claim_attempt("s")
     run.files.publish(run.adopted(number), encode_line(Adopted((), {})), "adopted")
     journal = open_journal(run.files, run.journal(number))
-    journal.append([Opened(i + 1, ids, 0, 0, {}, {}, (), 0, False, False) for i, ids in enumerate(steps)])
+    journal.append([Opened(i + 1, ids, 0, {}, {}, 0, (), 0, False, False) for i, ids in enumerate(steps)])
     journal.close()
     return run
 

@@ -114,7 +114,7 @@ def test_rows_that_an_open_step_needs_cannot_be_accepted_away(tmp_path: Path) ->
     ids = open_datasets(experiment, rows, ScratchIndexes())["train"].ids
     number, adopted = run.claim_attempt("s0"), Adopted((), {})
     run.files.publish(run.adopted(number), encode_line(adopted), "adopted")
-    opened = Opened(1, sample_ids((ids[0], ids[-1]), 0), 0, 2, {}, {}, (), 0, False, False)
+    opened = Opened(1, sample_ids((ids[0], ids[-1]), 0), 2, {}, {}, 0, (), 0, False, False)
     with contextlib.closing(open_journal(run.files, run.journal(number))) as journal:
         journal.append([adopted, opened])
     lines = file.read_text().splitlines(True)

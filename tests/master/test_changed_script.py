@@ -155,7 +155,7 @@ def test_other_settings_make_no_other_script(tmp_path: Path, monkeypatch: pytest
 
 def a_turn(step: int, *versions: int) -> OpenTurn:
     """Recorded with an ask under each of these versions of the settings."""
-    opened = Opened(step, ("0@0",), 0, step, {}, {}, (), 1, False, False, scripted=True)
+    opened = Opened(step, ("0@0",), step, {}, {}, 0, (), 1, False, False, scripted=True)
     asks = [Called(step, i + 1, f"call{i}", ("0@0",), {}, 1, {}, (), 0, under) for i, under in enumerate(versions)]
     return OpenTurn(StepLines(opened), StepLines(opened, called=tuple(asks)))
 

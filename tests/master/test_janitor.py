@@ -43,7 +43,7 @@ class Stage:
         for part in range(parts):
             spill = write_spill(self.run.files, self.run.spill(step, "gen", part, 0), sample)
             self.janitor.written([Done(step, "gen", part, spill, None, {})])
-        opened = Opened(step, ("r1",), 0, 0, {}, {}, (), 1, checkpoint=False, export=False)
+        opened = Opened(step, ("r1",), 0, {}, {}, 0, (), 1, checkpoint=False, export=False)
         self.janitor.closed(StepLines(opened))
         self.janitor.tidy()
 

@@ -12,7 +12,7 @@ def test_a_condition_on_a_statistic_to_which_nothing_counted_does_not_hold_and_i
     metrics = StepMetrics(DropLimits({}, lambda _: 0))
     metrics.opened(1)
     metrics.put(Unit(1, "actor_train", 0), {"kl": (0.0, 0.0), "skipped": (0.0, 1.0)})
-    opened = Opened(1, (), 0, 0, {"actor_train": 1}, {}, (), 1, checkpoint=False, export=False)
+    opened = Opened(1, (), 0, {"actor_train": 1}, {}, 0, (), 1, checkpoint=False, export=False)
     row = metrics.row(StepLines(opened))
     assert "actor_train/kl" not in row and row["actor_train/skipped"] == 0.0
     assert not Condition.parse("actor_train/kl < 0.1").holds(row)

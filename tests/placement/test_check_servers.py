@@ -57,6 +57,12 @@ def test_what_a_server_makes_is_made_at_once(asked: Callable[..., PPOExperiment]
         "Set generation.segment to null, or leave out calls.actor_gen.backend."
     ]
     assert list(algorithm_problems(replace(cut, calls={}))) == []
+    flying = replace(experiment, generation=replace(cut.generation, in_flight=64))
+    assert [str(problem) for problem in algorithm_problems(flying)] == [
+        "generation.in_flight = 64 draws responses a segment at a time, but a server makes those of actor_gen, and "
+        "whole ones. Set generation.in_flight to null, or leave out calls.actor_gen.backend."
+    ]
+    assert list(algorithm_problems(replace(flying, calls={}))) == []
 
 
 def test_an_interpreter_without_vllm_is_refused(

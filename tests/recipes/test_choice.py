@@ -132,7 +132,7 @@ def test_only_what_makes_the_choice_is_made_for_dropped_groups(name: str, sectio
     assert {"actor_inf", "ref_inf"} < {call.name for call in calls}
     choice = algorithm.choice(experiment)
     assert choice is not None and (choice.key, choice.right_at, choice.max_rounds) == ("rewards", 1.0, 3)
-    assert choice.setting == f"{name}.filter_groups"
+    assert choice.setting == f"{name}.filter_groups.metric"
     assert algorithm.choice(policy_experiment(name)) is None
     wrong = policy_experiment(name, filter_groups=FilterGroupsConfig(metric="acc"))
     texts = [problem.text for problem in algorithm.check(wrong)]

@@ -29,7 +29,7 @@ NUMERICS = Numerics(2, ("Xeon", "Xeon"), ("numpy 2", "numpy 2"), 1)
 def opened(step: int) -> Opened:
     ids = (f"a@{step}", f"b@{step}")
     calls = CALLS | dict.fromkeys(TRAINED_BY, 1)
-    return Opened(step, ids, 0, 2 * step, calls, {"2": ((0,), (1,))}, ((0, 1),), 1, True, False)
+    return Opened(step, ids, 2 * step, calls, {"2": ((0,), (1,))}, 0, ((0, 1),), 1, True, False)
 
 
 def done(step: int, call: str, part: int, attempt: int = 0) -> Done:
