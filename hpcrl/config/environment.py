@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from hpcrl.config.bounds import Count, Positive
+from hpcrl.config.bounds import Count, Natural, Positive
 from hpcrl.config.fields import ChangeClass, FunctionText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CPUPlacementConfig
@@ -41,6 +41,9 @@ class EnvironmentConfig(CPUPlacementConfig):
     """Processes in which it runs at the same time, on each worker that has it."""
     concurrency: Annotated[Count, ChangeClass.PLACEMENT] = 32
     """Answers on which an asynchronous function works at the same time in each of its processes."""
+
+    trial_rows: Annotated[Natural, ChangeClass.PLACEMENT] = 3
+    """Rows of the training data on whose answers it is tried before the start, where you submit; 0 tries none."""
 
     batch_size: ClassVar[int] = 1
     """It answers one chat at a time."""

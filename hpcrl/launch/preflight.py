@@ -6,9 +6,12 @@ Reads headers of weights and the first rows, and calls the reward function on a 
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpcrl.config.changes import with_nodes
 from hpcrl.config.environment import EnvironmentConfig
@@ -19,6 +22,7 @@ from hpcrl.controller.rehearsal import rehearse
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.data.order import sample_ids
 from hpcrl.data.rows.kind import Dataset, Indexes
+from hpcrl.data.rows.lines import ASSISTANT
 from hpcrl.data.user_code import UserCode, code_places, collect_code
 from hpcrl.dataflow.graph import changes
 from hpcrl.durable.code import staged, with_code
@@ -35,7 +39,7 @@ from hpcrl.placement.placing import cpu_roles
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.recipes.texts import SCORED_BY
-from hpcrl.rewards.response import Response, ground_truth
+from hpcrl.rewards.response import Response, ground_truth, prompt_messages
 from hpcrl.rewards.run import RewardFunction
 from hpcrl.rewards.user_function import answering
 
@@ -58,7 +62,7 @@ def check_inputs(
         ConfigurationError: models that cannot fit the memory of their workers, checkpoints that cannot fit the disk, a
             script that fails in its rehearsal.
         DataError: weights that do not fit their config.json, rows that no model can be given, a tokenizer without end.
-        UserCodeError: the reward function fails on rows of the training data.
+        UserCodeError: the reward function, or the environment, fails on rows of the training data.
     """
     algorithm = algorithm_of(experiment)
     tokens = algorithm.batch(experiment).tokens
@@ -81,7 +85,8 @@ def check_inputs(
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
         for role, environment in sections_of(copied, EnvironmentConfig).items():
             if role in called:
-                _try_environment(role, environment, folder)
+                tried = first["train"][: environment.trial_rows]
+                _try_environment(copied, algorithm, datasets, role, tried, folder)
         if algorithm.script is not None and experiment.control.rehearse:
             _say(_rehearsed(copied, folder))
     return capacity
@@ -167,15 +172,32 @@ def _rehearsed(experiment: ExperimentConfig, copy: Path) -> Iterator[str]:
         raise ConfigurationError(found) from None
 
 
-def _try_environment(role: str, environment: EnvironmentConfig, copy: Path) -> None:
-    """Import it. Raises UserCodeError, which names the user's file where it is."""
-    try:
-        answering(role, environment).close()
-    except UserCodeError as error:
-        raise UserCodeError(
-            f"{str(error).replace(str(copy), '')}\nNothing has been started.",
-            f"Fix the function, or set {role}.kwargs.",
-        ) from None
+def _try_environment(
+    experiment: ExperimentConfig,
+    algorithm: Algorithm[Any],
+    datasets: Mapping[str, Dataset],
+    role: str,
+    rows: Sequence[str],
+    copy: Path,
+) -> None:
+    """Import it, and have it answer these rows' own answers, and an empty one. Raises UserCodeError."""
+    environment = getattr(experiment, role)
+    if not rows:
+        with _telling(role, copy, tried=False):
+            answering(role, environment).close()
+        return
+    answers = _answers(experiment, algorithm, datasets, rows)
+    said = [msgspec.structs.replace(each, messages=_chat(each)) for each in answers]
+    with _telling(role, copy):
+        function = answering(role, environment)
+        try:
+            function.score(said)
+        finally:
+            function.close()
+
+
+def _chat(answer: Response) -> tuple[Mapping[str, Any], ...]:
+    return (*prompt_messages(answer.row), {"role": ASSISTANT, "content": answer.response})
 
 
 def _try_reward(
@@ -186,15 +208,29 @@ def _try_reward(
     rows: Sequence[str],
     copy: Path,
 ) -> None:
-    """Score the rows' own answers; where there are none, and once where there are, an empty response.
+    """Score the rows' own answers; where there are none, and once where there are, an empty response. Raises
+    UserCodeError.
 
     The function is that of a copy, as in the run, so that what the copy lacks is noticed.
     """
+    responses = _answers(experiment, algorithm, datasets, rows)
+    with _telling(role, copy):
+        function = RewardFunction(getattr(experiment, role), role)
+        try:
+            function.score(responses)
+        finally:
+            function.close()
+
+
+def _answers(
+    experiment: ExperimentConfig, algorithm: Algorithm[Any], datasets: Mapping[str, Dataset], rows: Sequence[str]
+) -> list[Response]:
+    """As if a model had given the rows' own answers, and to the last none."""
     texts, samples = open_texts(experiment, datasets), sample_ids(rows, 0)
     tokens = datasets["train"].rows(samples).rows(next(iter(algorithm.rows.keys)))
     records = [datasets["train"].text(sample) for sample in samples]
     answers = [str(ground_truth(record) or "") for record in records]
-    responses = [
+    return [
         Response(
             texts.decode(prompt),
             answer,
@@ -204,17 +240,20 @@ def _try_reward(
         )
         for prompt, answer, record in zip(tokens, [*answers[:-1], ""], records, strict=True)
     ]
+
+
+@contextmanager
+def _telling(role: str, copy: Path, tried: bool = True) -> Iterator[None]:
+    """What a function of the user's does wrong, by the name of the file that was copied, and what to do."""
     try:
-        function = RewardFunction(getattr(experiment, role), role)
-        try:
-            function.score(responses)
-        finally:
-            function.close()
+        yield
     except UserCodeError as error:
-        said = str(error).replace(str(copy), "")
+        said = f"{str(error).replace(str(copy), '')}\nNothing has been started"
+        if not tried:
+            raise UserCodeError(f"{said}.", f"Fix the function, or set {role}.kwargs.") from None
         raise UserCodeError(
-            f"{said}\nNothing has been started: this was a trial on the first rows of the training data, with a copy "
-            f"of your code as a run has it.",
+            f"{said}: this was a trial on the first rows of the training data, with a copy of your code as a run has "
+            f"it.",
             f"Fix the function. If it reads files beside its own, name them in code.files. If it needs something that "
             f"only the compute nodes have, set {role}.trial_rows to 0: it is then not tried.",
         ) from None

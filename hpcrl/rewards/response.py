@@ -53,6 +53,12 @@ class Result(msgspec.Struct, frozen=True):
     """Whether it has nothing more to answer."""
 
 
+def prompt_messages(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The chat that a row of the data asks a model to answer."""
+    asked = row["prompt"]
+    return ({"role": "user", "content": asked},) if isinstance(asked, str) else tuple(asked)
+
+
 def dropped(error: HpcrlError) -> Result:
     """Of a response that is not to be counted, for this error."""
     return Result(dropped=True, error=plain(str(error), ERROR_SHOWN))

@@ -19,7 +19,7 @@ from hpcrl.data.rows.lines import ASSISTANT
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import before_stop
 from hpcrl.dataflow.graph import MFC
-from hpcrl.rewards.response import Response, Result
+from hpcrl.rewards.response import Response, Result, prompt_messages
 from hpcrl.rewards.user_function import UserFunction, answering
 from hpcrl.workers.host import Outcome, Work
 from hpcrl.workers.role import RoleContext
@@ -108,14 +108,12 @@ class Environment:
     def _chat(self, batch: SequenceSample, call: MFC, i: int, talk: Talk) -> Response:
         """What the function is given."""
         row = self._texts.record(call.dataset, batch.ids[i])
-        asked = row["prompt"]
-        before = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
         return Response(
             prompt=self._texts.decode(batch.rows("prompts")[i]),
             response=str(talk.messages[-1]["content"]) if talk.messages else "",
             row=row,
             finished=talk.finished,
-            messages=(*before, *talk.messages),
+            messages=(*prompt_messages(row), *talk.messages),
         )
 
     def _take(self, talk: Talk, result: Result, is_last: bool) -> None:

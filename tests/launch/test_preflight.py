@@ -153,14 +153,43 @@ def test_a_reward_function_that_fails_is_refused_with_the_users_lines(config, ca
 
 def test_an_environment_that_cannot_be_called_is_refused_by_its_own_name(config, capsys):
     Path("talk.py").write_text("def step(history, row): return 'so', True, 1\n")
-    code, said = refusals(config, capsys, "--environment.function", "talk.py:step")
+    asked = ("--environment.function", "talk.py:step", "--environment.trial_rows", "0")
+    code, said = refusals(config, capsys, *asked)
     assert code == ExitCode.USER_CODE
     assert f"environment.function {Path.cwd()}/talk.py:step cannot be called: nothing fills" in said
-    filled = json.dumps({"history": []})
-    assert (
-        main(["plan", config, "--environment.function", "talk.py:step", "--environment.kwargs", filled])
-        == ExitCode.DONE
+    assert main(["plan", config, *asked, "--environment.kwargs", json.dumps({"history": []})]) == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("return row['solution']", "KeyError: 'solution'"),
+        ("return 'so', True", "returned .*so.*expected"),
+        ("return ('no', False, 0.0) if messages[-1]['content'] else 1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_an_environment_that_fails_on_rows_is_refused_with_the_users_lines(config, capsys, answer, message):
+    Path("talk.py").write_text(f"def step(messages, row):\n    {answer}\n")
+    asked = ("--environment.function", "talk.py:step")
+    code, said = refusals(config, capsys, *asked)
+    assert code == ExitCode.USER_CODE and re.search(message, said)
+    assert "Nothing has been started: this was a trial on the first rows" in said
+    assert "set environment.trial_rows to 0" in said
+    assert main(["plan", config, *asked, "--environment.trial_rows", "0"]) == ExitCode.DONE
+
+
+def test_an_environment_sees_what_it_will_see_in_the_run(config):
+    Path("talk.py").write_text(
+        "import json\n"
+        "def step(messages, row):\n"
+        "    print(json.dumps([messages, row]), file=open('seen', 'a'))\n"
+        "    return None, True, 0.0\n"
     )
+    assert main(["plan", config, "--environment.function", "talk.py:step"]) == ExitCode.DONE
+    seen = [json.loads(line) for line in Path("seen").read_text().splitlines()]
+    assert [[it["role"] for it in messages] for messages, _ in seen] == [["user", "assistant"]] * 3
+    assert [messages[0]["content"] for messages, _ in seen] == [row["prompt"] for _, row in seen]
+    assert [messages[1]["content"] for messages, _ in seen] == ["#### 1", "#### 2", ""]
 
 
 def test_a_reward_function_sees_what_it_will_see_in_the_run(config):
