@@ -199,6 +199,25 @@ def test_a_lost_file_of_what_is_carried_costs_the_checkpoint_and_nothing_else(
     assert remains(run, damaged=True) == undisturbed, outputs(run)
 
 
+@pytest.mark.parametrize("step", [2, 5])
+def test_lost_files_of_rounds_are_made_again_from_what_was_carried_into_them(
+    folder: Path, undisturbed: Remains, step: int
+) -> None:
+    """Of step 2 no checkpoint is there yet, so that step 1 is read; step 5 follows one."""
+    run = create_run(folder / "run", flying_experiment())
+    strike = Strike(folder, "kill", "master", "master.choose", "KILL", "all", nth=5 if step == 2 else 9)
+    jobs = begin(run, "first", strike)
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    lost = [*run.step_spills(step).iterdir()]
+    assert len(lost) >= 4 and strike.marker.exists()
+    for spill in lost:
+        spill.write_bytes(spill.read_bytes()[:-3])
+    finish(run)
+    assert remains(run, damaged=True) == undisturbed, outputs(run)
+    assert decisions(run) == DECISIONS
+
+
 def test_a_fork_begins_anew_what_its_parent_has_in_flight(folder: Path) -> None:
     parent = create_run(folder / "run", flying_experiment())
     assert finish(parent) == [0], outputs(parent)
