@@ -1,7 +1,7 @@
 """Which rows come when, and what their samples are called. A function of the seed and the rows' ids, for ever."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
@@ -36,6 +36,17 @@ def original(sample_id: str, repeats: int) -> str:
     """The id of a sample before it was repeated so often."""
     for _ in range(repeats):
         sample_id = sample_id[: max(sample_id.rfind("."), sample_id.rfind("#"))]
+    return sample_id
+
+
+def origin_among(sample_id: str, ids: Collection[str]) -> str:
+    """The one of these ids whose copy, or copy of a copy, this is; empty where there is none."""
+    least = sample_id.rfind("@")
+    while sample_id not in ids:
+        cut = max(sample_id.rfind("."), sample_id.rfind("#"))
+        if cut <= least:
+            return ""
+        sample_id = sample_id[:cut]
     return sample_id
 
 

@@ -1,14 +1,16 @@
 """Which samples of a step stay for good, and which rows a train step is to show of them. Pure functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.keeping import kept
+from hpcrl.data.order import origin_among
 from hpcrl.data.samples import SampleMeta
-from hpcrl.dataflow.graph import MFC
+from hpcrl.dataflow.graph import MFC, Dataset, recipe_name
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Ids
 from hpcrl.durable.recovery import RecoveryPlan
@@ -20,14 +22,26 @@ from hpcrl.recipes.algorithm import algorithm_of
 def kept_samples(experiment: Any, lines: StepLines) -> dict[str, Ids]:
     """Data set → those of a step's samples that stay; none of a data set on whose samples no call makes anything."""
     settings, seed = experiment.samples, lines.opened.seed
-    made_of = {call.dataset for call in algorithm_of(experiment).calls(experiment) if call.outputs}
+    calls = {call.name: call for call in algorithm_of(experiment).calls(experiment)}
+    made_of = {call.dataset for call in calls.values() if call.outputs}
     generation = section(experiment, "generation", GenerationConfig)
     drawn = 1 if generation is None else generation.evaluation.samples_per_prompt
     found = {
-        "train": kept(lines.trained, seed, settings.per_step),
-        "eval": kept(lines.opened.eval_ids, seed, settings.per_evaluation, drawn),
+        "train": kept(_with_copies(lines.trained, lines, "train", calls), seed, settings.per_step),
+        "eval": kept(_with_copies(lines.opened.eval_ids, lines, "eval", calls), seed, settings.per_evaluation, drawn),
     }
     return {name: ids for name, ids in found.items() if ids and name in made_of}
+
+
+def _with_copies(ids: Ids, lines: StepLines, data_set: Dataset, calls: Mapping[str, MFC]) -> Ids:
+    """Samples of a data set; in the place of one that the script has repeated, the copies that calls were made on."""
+    found: dict[str, dict[str, None]] = {sample: {} for sample in ids}
+    for line in lines.called:
+        mfc = calls.get(recipe_name(line.call, calls))
+        for sample in line.ids if mfc is not None and mfc.dataset == data_set else ():
+            if sample not in found and (of := origin_among(sample, found)):
+                found[of][sample] = None
+    return tuple(chain.from_iterable(copies or (sample,) for sample, copies in found.items()))
 
 
 class ToShow(NamedTuple):

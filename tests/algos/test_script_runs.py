@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import advantages_script, ppo_script, repeated_script, surprise_script
-from support.archives import archives
+from support.archives import archives, kept_rows
 from support.chaos import remains, whole_run
 from support.hosts import write_task
 from support.struck_layouts import Blow, check_struck, exported
@@ -152,4 +152,10 @@ def test_prompts_that_a_script_repeats_are_those_of_several_samples_killed_or_no
     ours = whole_run(script, repeating)
     assert remains(ours).parameters == remains(theirs).parameters and remains(ours).state == remains(theirs).state
     assert exported(ours) == exported(theirs)
+    kept = [{(step, name): rows for step, name, rows in kept_rows(run) if step} for run in (ours, theirs)]
+    assert kept[0].keys() == kept[1].keys() and len(kept[0]) == 40
+    for name, rows in kept[1].items():
+        assert {key: kept[0][name][key] for key in ("responses", "advantages", "logprobs")} == {
+            key: rows[key] for key in ("responses", "advantages", "logprobs")
+        }
     check_struck(tmp_path, repeating, Blow("worker-0", "worker.call", 9), ours)
