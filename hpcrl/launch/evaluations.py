@@ -23,7 +23,7 @@ from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 
 ALL_ROWS = 2**30
 """Stands for as many as there are, until they have been counted."""
-KEPT = ("seed", "deterministic", "cluster", "reward_model", "judge", "reward", "generation", "code")
+KEPT = ("seed", "deterministic", "cluster", "reward_model", "judge", "reward", "environment", "generation", "code")
 """Sections that the evaluation of a run's model has from the run."""
 
 RELEASED = ("between", "offload")
@@ -154,4 +154,6 @@ def scores_of(run: RunDirectory) -> Scores:
 def metrics_of(run: RunDirectory) -> dict[str, float]:
     """Of its last step, of what it generated and how that was judged."""
     row = RunReader(run).newest_metrics()
-    return {name: value for name, value in row.items() if name.startswith(("eval_gen/", "eval_rew/", "eval_rm/"))}
+    return {
+        name: value for name, value in row.items() if name.startswith("eval_") and not name.startswith("eval_loss/")
+    }

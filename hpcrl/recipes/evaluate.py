@@ -7,6 +7,7 @@ from typing import ClassVar
 from hpcrl.config.bounds import Natural
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig
+from hpcrl.config.environment import ENVIRONMENT, EnvironmentConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.generation import GenerationConfig
@@ -20,11 +21,13 @@ from hpcrl.data.rows.answers import ANSWERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.environment import GENERATED
+from hpcrl.recipes.environment import GENERATED, turn_problems
+from hpcrl.recipes.environment import MADE as TALKED
 from hpcrl.recipes.texts import (
     JUDGED,
     MADE,
     SCORERS,
+    TALKER,
     judgement,
     one_sample_problems,
     read_in_order,
@@ -63,6 +66,8 @@ class EvaluateExperiment(ExperimentConfig):
     """The model of a component of the reward, where one has it."""
     judge: JudgeConfig = JudgeConfig()
     """The model that is asked about responses, where a component of the reward has it."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """What the model talks with between the turns of a response, where there is something."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are drawn."""
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -71,7 +76,7 @@ class EvaluateExperiment(ExperimentConfig):
 
 def recipe(experiment: EvaluateExperiment) -> tuple[MFC, ...]:
     return (
-        *judgement(experiment.generation, experiment.reward),
+        *judgement(experiment.generation, experiment.reward, experiment.environment),
         MFC("eval_loss", "actor", "evaluate", ("prompts", "answers", "answer_mask"), ("losses",)),
     )
 
@@ -84,6 +89,7 @@ def check(experiment: EvaluateExperiment) -> Iterator[Problem]:
     yield from one_sample_problems(
         experiment, "generation.evaluation.samples_per_prompt says how many responses it draws"
     )
+    yield from turn_problems(experiment.environment, experiment, recipe(experiment))
 
 
 ALGORITHM = Algorithm(
@@ -91,10 +97,11 @@ ALGORITHM = Algorithm(
     recipe=recipe,
     roles={
         "actor": RoleKind("hpcrl.algos.evaluate:actor", "vocabulary"),
+        ENVIRONMENT: TALKER,
         **SCORERS,
     },
     rows=ANSWERS,
-    made={**MADE, "losses": NUMBERS},
+    made={**MADE, **TALKED, "losses": NUMBERS},
     batch=batch,
     check=check,
     metrics={"eval_gen": GENERATED, "eval_rew": JUDGED, "eval_loss": ("loss", "perplexity")},

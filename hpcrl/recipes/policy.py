@@ -36,8 +36,8 @@ from hpcrl.recipes.served import is_served
 from hpcrl.recipes.texts import (
     JUDGED,
     MADE,
-    REWARD,
     SCORERS,
+    TALKER,
     TRAINED,
     choice_by,
     evaluation,
@@ -171,7 +171,7 @@ def reference_decay(experiment: Any, step: int) -> float:
 
 ROLES: Mapping[str, RoleKind] = {
     "reference": RoleKind("hpcrl.algos.policy:reference", "vocabulary", decay=reference_decay),
-    ENVIRONMENT: RoleKind("hpcrl.workers.environment:environment", host=REWARD.host),
+    ENVIRONMENT: TALKER,
     **SCORERS,
 }
 """Those that are the same whatever the advantages are."""

@@ -56,6 +56,9 @@ mark; `judge_texts` [bytes] is the answer."""
 ASKED = {"reward_model": JUDGING, "judge": ASKING}
 """Role whose model may be a component of the reward → the call of it."""
 
+TALKER = RoleKind("hpcrl.workers.environment:environment", host=REWARD.host)
+"""An environment, where responses have several turns."""
+
 REWARD_MODEL = RoleKind("hpcrl.algos.classifier:reward_model")
 """The role of that model; its section is a ClassifierConfig."""
 

@@ -12,7 +12,9 @@ from support.tiny_ppo import tiny_ppo
 
 from hpcrl.cli.main import main
 from hpcrl.config.control import Frequency
+from hpcrl.config.environment import EnvironmentConfig
 from hpcrl.config.generation import EvaluationConfig
+from hpcrl.config.reward import Component, RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.reader import merged_metrics
@@ -59,6 +61,35 @@ def test_a_runs_step_has_exactly_the_metrics_that_the_run_had(
         assert view.models[0].figures["reward"].mean == pytest.approx(own["eval_rew/reward"], rel=1e-5)
         assert view.models[0].figures["accuracy"].mean == pytest.approx(own["eval_rew/accuracy"])
     assert rows[2]["eval_rew/reward"] != rows[4]["eval_rew/reward"]
+
+
+TOOL = """
+def answer(messages, row):
+    digits = sum(map(int, filter(str.isdigit, messages[-1]["content"])))
+    return f"{digits % 10}=", digits % 3 == 0, digits / 10
+"""
+
+
+@pytest.mark.parametrize("how", ["in turns with an environment", "in flight"])
+def test_a_run_whose_responses_come_about_otherwise_has_its_own_metrics(
+    task: Path, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tool.py").write_text(TOOL)
+    made = tiny_ppo(task, 2, nodes=1, workers=1)
+    made = replace(made, control=replace(made.control, evaluate=Frequency(steps=2), export=Frequency()))
+    generation = replace(made.generation, max_new_tokens=16, stop=("#",))
+    if how == "in flight":
+        made = replace(made, generation=replace(generation, segment=4, in_flight=made.data.batch_size + 2))
+    else:
+        talks = EnvironmentConfig(function=f"{tmp_path / 'tool.py'}:answer", max_turns=3)
+        reward = RewardConfig(components={"tool": Component(role="environment")})
+        made = replace(made, generation=generation, environment=talks, reward=reward)
+    run = create_run(tmp_path / "run", made)
+    assert finish(run) == [0], outputs(run)
+    view = evaluated([f"{run.root}@2", "--out", str(tmp_path / "evals")], capsys)
+    own = {name: value for name, value in merged_metrics(run)[-1].items() if name.startswith("eval_")}
+    assert view.models[0].metrics == own
+    assert any("turn" in name for name in own) == (how != "in flight")
 
 
 def test_models_are_compared_prompt_by_prompt(
