@@ -267,6 +267,11 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["judge.generation.segment=null"],
     ),
     (
+        "recipes/segments.py: Set {} to null.",
+        [*ASKED, "judge.generation.in_flight=8"],
+        ["judge.generation.in_flight=null"],
+    ),
+    (
         "recipes/segments.py: Set lag and {}, or set {} to null.",
         ["generation.refresh=1"],
         ["lag=1", "generation.segment=8", "generation.max_new_tokens=16"],
@@ -287,7 +292,6 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
                 ["generation.in_flight=10"],
             ),
             ("Leave {} out.", ["algorithm=sft"], ["generation.in_flight=null"]),
-            ("Set {} to null.", [*ASKED, "judge.generation.in_flight=8"], ["judge.generation.in_flight=null"]),
             (
                 "Set one of them to null.",
                 ["algorithm=grpo", "data.samples_per_prompt=2", "grpo.filter_groups.metric=accuracy"],
@@ -1415,6 +1419,9 @@ ELSEWHERE = {
     ),
     "placement/check_calls.py: Set {}.backend to {}, or leave out {}.python.": (
         "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "recipes/in_flight.py: Set {} to null.": (
+        "recipes/test_in_flight.py::test_turns_of_an_environment_are_drawn_whole"
     ),
     "recipes/in_flight.py: Set {} to null, or leave out calls.actor_gen.backend.": (
         "placement/test_check_servers.py::test_what_a_server_makes_is_made_at_once"

@@ -169,7 +169,7 @@ def _before(over: Iterable[StepLines], events: Sequence[Event], spills: Mapping[
     lines = max(over, key=lambda each: each.step, default=None)
     if lines is None:
         return None
-    units = carried_by(record_of(events, lines.step)).items()
+    units = carried_by(record_of(events, lines.step)).items() if lines.carried else ()
     found = ((unit, first_whole(candidates, spills)) for unit, candidates in units)
     return Before(lines, {unit: place for unit, place in found if place is not None})
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, dropwhile, islice
 from typing import NamedTuple
 
 from hpcrl.durable.journal import Called, Carried, Chosen, Closed, Cuts, Event, Extended, Ids, Opened
@@ -81,6 +81,12 @@ class StepLines:
         """Under which names a call is made that is made in rounds, in their order, and on which samples."""
         lines: tuple[Opened | Extended, ...] = (self.opened, *self.extended)
         return {turn_name(call, number): drawn_in(line) for number, line in enumerate(lines)}
+
+    def going_after(self, name: str) -> frozenset[str]:
+        """The samples that are drawn again in rounds after the one in which a call has this name."""
+        goings = [((), self.opened.calls), *((line.going, line.calls) for line in self.extended)]
+        later = islice(dropwhile(lambda it: name not in it[1], goings), 1, None)
+        return frozenset(chain.from_iterable(going for going, _ in later))
 
     @property
     def trained(self) -> Ids:

@@ -4,7 +4,7 @@ Reads and verifies, shards apart: of these it compares names and sizes, and whoe
 Changes nothing. Knows no attempts to come: `recovery` decides where one goes on.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -15,7 +15,18 @@ from hpcrl.durable.checkpoints import Manifest, read_manifest
 from hpcrl.durable.cuts import misses
 from hpcrl.durable.files import DamagedFileError, FileRef
 from hpcrl.durable.history import History, believed_count, checkpoint_lines, other_bits, read_history
-from hpcrl.durable.journal import Archived, Checkpointed, Closed, Compacted, Done, Event, Opened, Pruned, Trained
+from hpcrl.durable.journal import (
+    Archived,
+    Checkpointed,
+    Chosen,
+    Closed,
+    Compacted,
+    Done,
+    Event,
+    Opened,
+    Pruned,
+    Trained,
+)
 from hpcrl.durable.metrics_log import rows_shown
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory
@@ -85,10 +96,8 @@ class Survey:
         return tuple(line.event for line in lines if line.event is not None)
 
 
-def carried_by(record: StepRecord | None) -> dict[UnitKey, list[Recorded]]:
+def carried_by(record: StepRecord) -> dict[UnitKey, list[Recorded]]:
     """The units of a step that the next one goes on from, each with its places, the latest last."""
-    if record is None:
-        return {}
     carried = (each for each in record.lines.carried if each.since)
     units = dict.fromkeys(UnitKey(record.lines.step, each.call, each.part) for each in carried)
     return {unit: record.candidates.get(unit, []) for unit in units}
@@ -115,8 +124,7 @@ def survey_of(run: RunDirectory, history: History, changed_roles: Collection[str
     found = ((line, _valid_manifest(run, history, line, changed_roles, damage)) for line in lines)
     usable = ((line, manifest) for line, manifest in found if manifest is not None)
     whole = _Whole(run, history)
-    carrying = ((*each, _carried_damage(whole, history, each[0].step)) for each in usable)
-    valid = list(islice(_undamaged(carrying, damage), keep))
+    valid = list(islice((each for each in usable if not _has_lost(whole, history, each[0].step, damage)), keep))
     checkpoints = tuple(manifest for _, manifest in valid)
     damage += other_bits(history, after=checkpoints[0].step if checkpoints else None)
     count = believed_count(history.lines, checkpoints[0].step if checkpoints else None)
@@ -164,8 +172,8 @@ def steps_after(events: Sequence[Event], cut: int | None) -> dict[int, StepRecor
     return _records(events, lambda step: cut is None or step > cut)
 
 
-def record_of(events: Sequence[Event], step: int) -> StepRecord | None:
-    return _records(events, step.__eq__).get(step)
+def record_of(events: Sequence[Event], step: int) -> StepRecord:
+    return _records(events, step.__eq__)[step]
 
 
 def unarchived_until(events: Sequence[Event], cut: int | None) -> dict[int, StepRecord]:
@@ -273,21 +281,16 @@ class _Whole:
         return any(self.look(spill.file) for _, spill in reversed(candidates))
 
 
-def _carried_damage(whole: _Whole, history: History, step: int) -> list[str]:
-    """What makes the checkpoint of a step unusable, besides its own files: the next step goes on from what is lost."""
+def _has_lost(whole: _Whole, history: History, step: int, damage: list[str]) -> bool:
+    """Whether a file is not whole with which the next step goes on, so that the checkpoint of a step cannot be used."""
     events = [line.event for line in history.lines if line.event is not None]
-    carried = carried_by(record_of(events, step))
-    lost = [unit for unit, candidates in carried.items() if not whole.look_for(candidates)]
-    return [f"step {step} {unit.call}, part {unit.part}, which step {step + 1} goes on from, is lost" for unit in lost]
-
-
-def _undamaged(
-    found: Iterable[tuple[Checkpointed, Manifest, list[str]]], damage: list[str]
-) -> Iterator[tuple[Checkpointed, Manifest]]:
-    for line, manifest, lost in found:
-        damage += lost
-        if not lost:
-            yield line, manifest
+    if not any(isinstance(event, Chosen) and event.step == step and event.carried for event in events):
+        return False
+    places = carried_by(record_of(events, step))
+    lost = [unit for unit, candidates in places.items() if not whole.look_for(candidates)]
+    named = (f"step {step} {unit.call}, part {unit.part}" for unit in lost)
+    damage += [f"{unit}, which step {step + 1} goes on from, is lost" for unit in named]
+    return bool(lost)
 
 
 def _find_spills(whole: _Whole, events: Sequence[Event], cut: int | None) -> None:

@@ -145,10 +145,9 @@ class GraphDriver(Driver):
         """Note what a part of the deciding call says, of the newest step."""
         last = self._steps.last
         if done.scores and last is not None and done.step == last.step:
-            scores = zip(self._source.parts(last, done.call)[done.part], done.scores, strict=True)
-            drawn = last.in_rounds(self._plan.in_rounds) if self._plan.in_rounds else {}
-            newest = {sample: name for name, ids in drawn.items() for sample in ids}
-            self._steps.scored({sample: of for sample, of in scores if newest.get(sample, done.call) == done.call})
+            ids, again = self._source.parts(last, done.call)[done.part], last.going_after(done.call)
+            scores = zip(ids, done.scores, strict=True)
+            self._steps.scored({sample: score for sample, score in scores if sample not in again})
 
     def _new_jobs(self, lines: StepLines) -> list[Job]:
         """Those of a step's units that were not told yet."""
@@ -170,13 +169,9 @@ class GraphDriver(Driver):
         call = self._plan.in_rounds
         if not call or not lines.opened.chooses:
             return units_of(self._graph, lines.step, parts, parts, told, replicas, oldest)
-        before = {
-            sample: unit
-            for sample in lines.opened.begun
-            if self._readiness.knows(
-                unit := Unit(lines.step - 1, self._carried[sample].call, self._carried[sample].part)
-            )
-        }
+        carried = {sample: self._carried[sample] for sample in lines.opened.begun}
+        units = {sample: Unit(lines.step - 1, made.call, made.part) for sample, made in carried.items()}
+        before = {sample: unit for sample, unit in units.items() if self._readiness.knows(unit)}
         rounds = {name: parts[name] for name in lines.in_rounds(call)}
         tasks, made = units_in_rounds(self._graph, lines.step, call, rounds, told, before, replicas, oldest)
         others = parts.keys() - rounds.keys()

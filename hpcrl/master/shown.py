@@ -35,6 +35,8 @@ def kept_samples(experiment: Any, lines: StepLines) -> dict[str, Ids]:
 
 def _with_copies(ids: Ids, lines: StepLines, data_set: Dataset, calls: Mapping[str, MFC]) -> Ids:
     """Samples of a data set; in the place of one that the script has repeated, the copies that calls were made on."""
+    if not lines.called:
+        return ids
     found: dict[str, dict[str, None]] = {sample: {} for sample in ids}
     for line in lines.called:
         mfc = calls.get(recipe_name(line.call, calls))

@@ -142,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         """The homes of the roles that train_steps or blends change: what is saved."""
         return tuple(self.home(role) for role in dict.fromkeys(self.changes.values()))
 
-    @property
+    @cached_property
     def in_rounds(self) -> str:
         """The call that steps make as often as it takes to choose; empty where there is none."""
         return next((call.name for call in self.calls if call.in_rounds), "")

@@ -12,7 +12,6 @@ import msgspec
 from hpcrl.config.environment import EnvironmentConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.judge import JudgeConfig
 from hpcrl.data.choice import FirstToEnd
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
@@ -46,7 +45,7 @@ def _late(call: MFC) -> MFC:
     return msgspec.structs.replace(call, rows="chosen") if waits else call
 
 
-def first_to_end(generation: GenerationConfig) -> FirstToEnd | None:
+def choice_by_ends(generation: GenerationConfig) -> FirstToEnd | None:
     if generation.in_flight is None:
         return None
     return FirstToEnd(key="whole", in_flight=generation.in_flight, max_age=generation.max_age, setting=IN_FLIGHT)
@@ -82,14 +81,8 @@ def in_flight_problems(
 
 
 def unused_problems(experiment: Any, calls: Iterable[MFC]) -> Iterator[Problem]:
-    """Responses in flight where a step draws none that it trains on, and those of judges, which are asked at once."""
-    own, made = section(experiment, "generation", GenerationConfig), list(calls)
-    if own is not None and own.in_flight is not None and not any(call.in_rounds for call in made):
+    """Responses in flight where a step draws none that it trains on."""
+    own = section(experiment, "generation", GenerationConfig)
+    if own is not None and own.in_flight is not None and not any(call.in_rounds for call in calls):
         text = f"{IN_FLIGHT} = {own.in_flight}, but {experiment.algorithm} trains on no responses that it draws."
         yield Problem((IN_FLIGHT,), text, f"Leave {IN_FLIGHT} out.")
-    for role in dict.fromkeys(call.role for call in made):
-        judge = section(experiment, role, JudgeConfig)
-        if judge is not None and judge.generation.in_flight is not None:
-            key = f"{role}.{IN_FLIGHT}"
-            text = f"{key} = {judge.generation.in_flight}, but a judge's answers are drawn at once."
-            yield Problem((key,), text, f"Set {key} to null.")

@@ -31,7 +31,7 @@ from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import RoleKind
 from hpcrl.recipes.environment import GENERATED, masked, rounds, turn_problems
 from hpcrl.recipes.environment import MADE as TALKED
-from hpcrl.recipes.in_flight import by_ends, first_to_end, in_flight_problems
+from hpcrl.recipes.in_flight import by_ends, choice_by_ends, in_flight_problems
 from hpcrl.recipes.served import is_served
 from hpcrl.recipes.texts import (
     JUDGED,
@@ -258,7 +258,7 @@ def batch(experiment: PolicyExperiment) -> Batch:
 
 def choice(experiment: PolicyExperiment) -> Choice | FirstToEnd | None:
     """How steps choose the prompts that they train on: those that end first, or those whose samples differ."""
-    if (by_end := first_to_end(experiment.generation)) is not None:
+    if (by_end := choice_by_ends(experiment.generation)) is not None:
         return by_end
     name, section = section_of(experiment)
     if not isinstance(section, GroupPolicyConfig):

@@ -84,11 +84,7 @@ def segment_problems(experiment: Any, calls: Iterable[MFC]) -> Iterator[Problem]
     """What is wrong with `generation.segment`, where these calls are made."""
     own, made = section(experiment, "generation", GenerationConfig), list(calls)
     for role in dict.fromkeys(call.role for call in made):
-        judge = section(experiment, role, JudgeConfig)
-        if judge is not None and judge.generation.segment is not None:
-            key = f"{role}.{SEGMENT}"
-            text = f"{key} = {judge.generation.segment}, but a judge's answers are drawn at once."
-            yield Problem((key,), text, f"Set {key} to null.")
+        yield from _judge_problems(experiment, role)
     for call in made:
         if len(segments_of(call, experiment)) > 1 and is_served(experiment, call.name):
             text = f"{SEGMENT} cuts the responses of {call.name}, which a server makes: it makes whole ones."
@@ -101,3 +97,13 @@ def segment_problems(experiment: Any, calls: Iterable[MFC]) -> Iterator[Problem]
             f"segments; {MOST_SEGMENTS} are the most.",
             f"Set {SEGMENT} to {least} or more, or to null.",
         )
+
+
+def _judge_problems(experiment: Any, role: str) -> Iterator[Problem]:
+    """Of one that is a judge."""
+    judge = section(experiment, role, JudgeConfig)
+    generation = GenerationConfig() if judge is None else judge.generation
+    for setting in ("segment", "in_flight"):
+        key, value = f"{role}.generation.{setting}", getattr(generation, setting)
+        if value is not None:
+            yield Problem((key,), f"{key} = {value}, but a judge's answers are drawn at once.", f"Set {key} to null.")

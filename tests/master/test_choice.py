@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice
-from support.choosing import DECISIONS, after_deciding, choosing_experiment, decisions, events_of
+from support.choosing import DECISIONS, after_deciding, choosing_experiment, decisions, events_of, struck_cases
 from support.cluster import alive_of
 from support.elastic import Shape, Whole, assert_nearly_equal, begin_on, finish_on, placed, whole
 from support.faults import Ordering, Strike, Strikes
@@ -46,16 +46,9 @@ POINTS = [
 ]
 
 
-def cases() -> Iterator[Any]:
-    """Each point after each decision, with who is killed; but for one of every decision they are slow."""
-    for number, (role, point) in enumerate(POINTS):
-        for turn, name in enumerate(STRUCK):
-            for target in ("self", "all"):
-                quick = number % 2 == 0 and (turn, target) == (number // 2, "self" if number % 4 else "all")
-                yield pytest.param(
-                    role, point, STRUCK[name], target, marks=() if quick else pytest.mark.slow,
-                    id=f"{role} {point}, {name}, {target}",
-                )  # fmt: skip
+def is_quick(number: int, turn: int, target: str) -> bool:
+    """One or two of each decision, or of each point."""
+    return number % 2 == 0 and (turn, target) == (number // 2, "self" if number % 4 else "all")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +90,7 @@ def test_a_master_killed_while_it_decides_decides_the_same_again(
     check(run, undisturbed)
 
 
-@pytest.mark.parametrize(("role", "point", "decision", "target"), [*cases()])
+@pytest.mark.parametrize(("role", "point", "decision", "target"), [*struck_cases(POINTS, STRUCK, is_quick)])
 def test_a_run_struck_before_between_and_after_the_lines_ends_as_if_nothing_had_happened(
     folder: Path, undisturbed: Remains, role: str, point: str, decision: int, target: str
 ) -> None:

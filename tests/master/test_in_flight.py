@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.chaos import Remains, begin, create_run, ends_alike, finish, outputs, remains, started_twice
-from support.choosing import after_deciding, decisions, events_of
+from support.choosing import after_deciding, decisions, events_of, struck_cases
 from support.elastic import Shape, Whole, assert_nearly_equal, begin_on, finish_on, placed, whole
 from support.faults import Strike, Strikes
 from support.in_flight import flying_experiment
@@ -50,16 +49,9 @@ POINTS = [
 ]
 
 
-def cases() -> Iterator[Any]:
-    """Each point after each decision, with who is killed; but for one or two of every decision they are slow."""
-    for number, (role, point) in enumerate(POINTS):
-        for turn, name in enumerate(STRUCK):
-            for target in ("self", "all"):
-                quick = number % len(STRUCK) == turn and target == ("self" if number % 2 else "all")
-                yield pytest.param(
-                    role, point, STRUCK[name], target, marks=() if quick else pytest.mark.slow,
-                    id=f"{role} {point}, {name}, {target}",
-                )  # fmt: skip
+def is_quick(number: int, turn: int, target: str) -> bool:
+    """One or two of each decision, or of each point."""
+    return number % len(STRUCK) == turn and target == ("self" if number % 2 else "all")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +63,7 @@ def undisturbed() -> Iterator[Remains]:
         yield remains(run)
 
 
-@pytest.mark.parametrize(("role", "point", "decision", "target"), [*cases()])
+@pytest.mark.parametrize(("role", "point", "decision", "target"), [*struck_cases(POINTS, STRUCK, is_quick)])
 def test_a_run_struck_in_any_round_ends_as_if_nothing_had_happened(
     folder: Path, undisturbed: Remains, role: str, point: str, decision: int, target: str
 ) -> None:

@@ -102,6 +102,8 @@ def test_turns_of_an_environment_are_drawn_whole() -> None:
         "generation.in_flight = 10 draws responses a segment at a time, but with an environment a turn is drawn whole. "
         "Set generation.in_flight to null."
     ) in told(experiment)
+    at_once = replace(experiment.generation, in_flight=None, segment=None)
+    assert told(replace(experiment, generation=at_once)) == []
 
 
 def test_a_script_chooses_itself() -> None:

@@ -1,9 +1,11 @@
 """Runs of the toy whose steps choose, and what they decided."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import pytest
 from support.chaos import toy_experiment
 from support.faults import After, Strike
 
@@ -44,3 +46,17 @@ def after_deciding(
     """A strike at a point that is passed after the master has decided for the n-th time (from 0), before it says so."""
     decided = Strike(folder, "decided", "master", "master.choose", "MARK", nth=decision + 1)
     return decided, After(folder, "struck", role, point, what, target, nth, first=decided)
+
+
+def struck_cases(
+    points: Sequence[tuple[str, str]], struck: Mapping[str, int], is_quick: Callable[[int, int, str], bool]
+) -> Iterator[Any]:
+    """Each point after each decision, with who is killed; slow, but for those that are quick by number of point, number
+    of decision and who is killed."""
+    for number, (role, point) in enumerate(points):
+        for turn, name in enumerate(struck):
+            for target in ("self", "all"):
+                marks = () if is_quick(number, turn, target) else pytest.mark.slow
+                yield pytest.param(
+                    role, point, struck[name], target, marks=marks, id=f"{role} {point}, {name}, {target}"
+                )
