@@ -199,6 +199,11 @@ class Members:
         member = self._by_identity.get(identity)
         return member is not None and member.rank is not None and self.workers.get(member.rank) is member
 
+    def waits_for(self, identity: bytes) -> bool:
+        """Whether it is of a member whose silence would count."""
+        member = self._by_identity.get(identity)
+        return member is not None and any(member is known for known in self.everybody)
+
     def find_silent(self) -> dict[int, str]:
         """Count as lost whoever has not been heard for `lost_after_s`, or was asked and has not answered in time; a
         lost agent leaves the table. Returns the spare nodes that are gone so, and how: nobody has lost them."""

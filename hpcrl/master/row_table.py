@@ -32,7 +32,15 @@ class Holders:
 
     def __init__(self, all_: tuple[Holder, ...] = ()) -> None:
         self.all = all_
+        self._farther = {holder.rank for holder in all_[1:] if isinstance(holder, InMemory)}
         self._grown: dict[Holder, Holders] = {}
+
+    def seen_by(self, reader: int) -> tuple[Holder, ...]:
+        """This worker's own memory before all others, which stay in their order."""
+        if reader not in self._farther:
+            return self.all
+        mine = InMemory(reader)
+        return (mine, *(holder for holder in self.all if holder != mine))
 
     def and_also(self, holder: Holder) -> "Holders":
         if holder not in self._grown:
@@ -141,34 +149,34 @@ class RowTable:
         for key in keys if ids else ():
             made_in = step - key.back
             together[made_in, key.call, self._made[made_in, key.call].tables[key.key], key.repeats].append(key)
-        wanted: dict[tuple[int, str, Holders, tuple[str, ...], int], list[Key]] = defaultdict(list)
-        for (made_in, call, table, repeats), alike in together.items():
-            held = list(dict.fromkeys(_originals(ids, repeats))) if repeats else ids
+        wanted: dict[tuple[int, str, Holders, tuple[str, ...], int], Wanted] = {}
+        for (made_in, call, table, repeats), of_table in together.items():
+            alike, held = Wanted(of_table), list(dict.fromkeys(_originals(ids, repeats))) if repeats else ids
             for holders, samples in _by_holders(table, held).items():
-                wanted[made_in, call, holders, tuple(samples), repeats] += alike
-        mine = InMemory(reader)
+                lie = made_in, call, holders, tuple(samples), repeats
+                wanted[lie] = Wanted([*wanted[lie].all, *of_table]) if lie in wanted else alike
         plain = not any(key.name or key.repeats for key in keys)
-        return tuple(
-            RowSource(
-                made_in,
-                call,
-                tuple(dict.fromkeys(key.key for key in alike)),
-                samples,
-                of.all if len(of.all) == 1 else _nearest_first(of.all, mine),
-                *(() if plain else (_names(alike), _copies(ids, repeats, samples))),
+        found = [
+            RowSource(made_in, call, alike.keys, samples, holders.seen_by(reader))
+            if plain
+            else RowSource(
+                made_in, call, alike.keys, samples, holders.seen_by(reader), alike.names, _copies(ids, repeats, samples)
             )
-            for (made_in, call, of, samples, repeats), alike in wanted.items()
-        )
+            for (made_in, call, holders, samples, repeats), alike in wanted.items()
+        ]
+        return tuple(found)
 
 
-def _names(keys: Sequence[Key]) -> dict[str, tuple[str, ...]]:
-    """What a reader has these keys under; none where it has all as they are held."""
-    if not any(key.name for key in keys):
-        return {}
-    found: dict[str, tuple[str, ...]] = {}
-    for key in keys:
-        found[key.key] = (*found.get(key.key, ()), key.read_as)
-    return found
+class Wanted:
+    """Keys of one call whose rows lie together: as they are held, and under which names a reader has each; none where
+    it has all as they are held."""
+
+    def __init__(self, all_: Sequence[Key]) -> None:
+        self.all = all_
+        self.keys = tuple(dict.fromkeys(key.key for key in all_))
+        self.names: dict[str, tuple[str, ...]] = {}
+        for key in all_ if any(key.name for key in all_) else ():
+            self.names[key.key] = (*self.names.get(key.key, ()), key.read_as)
 
 
 def _copies(ids: Ids, repeats: int, held: Ids) -> dict[str, tuple[str, ...]]:
@@ -193,10 +201,3 @@ def _by_holders(table: Table, ids: Sequence[str]) -> dict[Holders, list[str]]:
     for sample, holders in zip(ids, of_ids, strict=True):
         found[holders].append(sample)
     return found
-
-
-def _nearest_first(holders: tuple[Holder, ...], mine: InMemory) -> tuple[Holder, ...]:
-    """The reader's own memory before all others, which stay in their order."""
-    if mine not in holders[1:]:
-        return holders
-    return (mine, *(holder for holder in holders if holder != mine))

@@ -281,9 +281,7 @@ class _Run:
 def _restless(members: Members, cluster: Cluster) -> bool:
     """Whether the master waits for what no message tells."""
     known = members.losses or members.failures or members.draining or members.missing
-    return bool(known) or (
-        bool(cluster.silent) and not cluster.silent.isdisjoint(member.identity for member in members.everybody)
-    )
+    return bool(known) or any(map(members.waits_for, cluster.silent))
 
 
 def _broken_in(events: list[Event]) -> frozenset[Broken]:
