@@ -67,7 +67,8 @@ class ExperimentConfig:
     Without a layout, data over all of its mesh; without a mesh or a backend, that of the role. `between` says what
     becomes of the parameters there between calls: keep, host (they wait in the host's memory) or drop;
     `micro_batch_tokens` is a bound of the call's own; `python` says which interpreter has vLLM, for backend: vllm.
-    An evaluation's call is made where the training's of its kind is, if it is not named itself."""
+    An evaluation's call is made where the training's of its kind is, and a further turn of a response where the first
+    is, if they are not named themselves."""
     on_nodes: Annotated[Mapping[str, Any], ChangeClass.PLACEMENT] = field(default_factory=dict)
     """Where cluster.nodes is a range: settings that are others on so many nodes, e.g. {"2": {actor.layout: d4},
     "3": {actor.layout: d3t2}}. An allocation writes what it finds for each number here."""

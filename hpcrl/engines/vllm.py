@@ -125,15 +125,17 @@ class VllmEngine:
         begun: Sequence[np.ndarray] | None = None,
         limits: Sequence[int] | None = None,
     ) -> Generated:
-        if begun is not None or limits is not None:
-            raise InternalError("vLLM makes whole responses, all of one limit.")
+        if begun is not None:
+            raise InternalError("vLLM begins responses itself.")
         if not prompts:
             return Generated([], [], [])
         made = b""
         if self._server is not None:
             self._bring(self._server)
             with self._asking("generating with vLLM"):
-                found = self._server.generate(prompts, seeds, config, self._eos)
+                found = self._server.generate(
+                    prompts, seeds, limits or [config.max_new_tokens] * len(prompts), config, self._eos
+                )
             finite(self._role, "log-probabilities of sampled tokens", np.concatenate(found.logprobs))
             made = _packed(found)
         return _unpacked(self._groups.block.told(made, self._groups.head))

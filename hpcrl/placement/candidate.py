@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import Between, TrainedModelConfig, models_of, shared_with
 from hpcrl.placement.layouts import mesh_text
-from hpcrl.placement.placing import Placed, entries_of, home_of, leader, place_of
+from hpcrl.placement.placing import Placed, entries_of, home_of, leaders, place_of
 from hpcrl.recipes.algorithm import SCRIPT, algorithm_of
 
 
@@ -69,12 +69,11 @@ def settings_with(experiment: Any, candidate: Candidate) -> Any:
     given = candidate_of(experiment, nodes)
     for call in calls:
         spot = candidate.at(call.name, call.role)
-        first = leader(call, calls)
-        if first and candidate.at(first, call.role) == spot and call.name not in experiment.calls:
-            continue
         if call.name in experiment.calls and given.at(call.name, call.role) == spot:
             entries[call.name] = experiment.calls[call.name]
-        elif spot != candidate.homes[call.role]:
+            continue
+        followed = [candidate.at(name, call.role) for name in leaders(call, calls)]
+        if spot != (*followed, candidate.homes[call.role])[0]:
             entries[call.name] = _entry(spot, candidate.homes[call.role])
     return replace(experiment, calls=entries)
 

@@ -14,7 +14,7 @@ from hpcrl.placement.allocate import axes_for, pieces_of
 from hpcrl.placement.candidate import Candidate, Spot, candidate_of
 from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.meshes import Grid, grids_of, layouts_on, near
-from hpcrl.placement.placing import Placed, leader
+from hpcrl.placement.placing import Placed, leaders
 from hpcrl.recipes.algorithm import algorithm_of
 
 FACTORS = (0.25, 1.0, 4.0)
@@ -134,7 +134,15 @@ class _Choosing:
         order = [calls[name] for name in topological_order(graph)]
         self._edges = graph.edges
         self._calls = tuple(call for call in order if call.dataset == "train")
-        self._evaluations = {call.name: leader(call, tuple(calls.values())) for call in order if call.dataset == "eval"}
+        placed = {call.name: (call.name, *leaders(call, tuple(calls.values()))) for call in order}
+        self._written = {name for name, names in placed.items() if any(it in experiment.calls for it in names)}
+        """Calls that the user has placed."""
+        trains = {call.name for call in self._calls}
+        self._evaluations = {
+            name: next((it for it in names if it in trains), "")
+            for name, names in placed.items()
+            if name not in trains and not any(it in experiment.calls for it in names if it not in trains)
+        }
         self._fixed = candidate_of(experiment, cluster.most_nodes)
         self._grids = grids_of(cluster.most_nodes, cluster.workers_per_node)
         self._pieces = pieces_of(algorithm.batch(experiment), cluster.most_nodes * cluster.workers_per_node)
@@ -197,7 +205,7 @@ class _Choosing:
 
     def _is_free(self, call: MFC, is_home: bool) -> bool:
         """Whether the settings leave it to the search where this is done."""
-        if call.role not in self._models or call.name in self._experiment.calls or call.blends:
+        if call.role not in self._models or call.name in self._written or call.blends:
             return False
         if any(other.changes == call.role and other.blends for other in self._calls):
             return False

@@ -61,12 +61,12 @@ def home_of(experiment: ExperimentConfig, role: str, nodes: int) -> Placed:
 def entries_of(experiment: ExperimentConfig, calls: Sequence[MFC]) -> dict[str, tuple[str, CallPlacement]]:
     """Call → the name under which `calls` places it, and how. Those that are made at home are not in it.
 
-    A call of an evaluation follows the first of its role and kind on training data; one that is made without pipeline
-    stages is made on its role's workers with as many more data-parallel parts. Raises msgspec.ValidationError.
+    One that is not placed itself goes with its `leaders`; one that is made without pipeline stages is made on its
+    role's workers with as many more data-parallel parts. Raises msgspec.ValidationError.
     """
     given, found = calls_of(experiment), {}
     for call in calls:
-        if name := next((name for name in (call.name, leader(call, calls)) if name in given), None):
+        if name := next((name for name in (call.name, *leaders(call, calls)) if name in given), None):
             found[call.name] = name, given[name]
         elif call.dispatch.without_stages and (layout := _without_stages(experiment, call.role)) is not None:
             found[call.name] = call.name, CallPlacement(layout=layout)
@@ -80,12 +80,16 @@ def _without_stages(experiment: ExperimentConfig, role: str) -> str | None:
     return str(Layout(dp=layout.dp * layout.pp, tp=layout.tp)) if layout.pp > 1 else None
 
 
-def leader(call: MFC, calls: Sequence[MFC]) -> str:
-    """The call of training that an evaluation's goes with; empty where there is none."""
+def leaders(call: MFC, calls: Sequence[MFC]) -> tuple[str, ...]:
+    """The calls that it goes with, the nearest first: a further turn with the first, an evaluation's with the first of
+    training of its role and kind."""
+    evaluates = call.dataset == "eval"
     alike = (
-        other.name for other in calls if (other.role, other.kind, other.dataset) == (call.role, call.kind, "train")
+        other.name
+        for other in (calls if evaluates else ())
+        if (other.role, other.kind, other.dataset) == (call.role, call.kind, "train")
     )
-    return next(alike, "") if call.dataset == "eval" else ""
+    return tuple(filter(None, (call.follows, next(alike, ""))))
 
 
 def place_of(experiment: ExperimentConfig, role: str, entry: CallPlacement, nodes: int) -> Placed:

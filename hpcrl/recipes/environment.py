@@ -5,7 +5,7 @@ over has rows of length 0 in the rounds that follow.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +15,6 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.form import BYTES, FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
-from hpcrl.recipes.served import is_served
 
 SAID: Mapping[str, Form] = {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS}
 """What a turn of the model's makes."""
@@ -37,7 +36,6 @@ GENERATED = "response_length", "finished"
 ANSWERED = "environment_score", "done"
 """The statistics of an environment's call, each of the samples that it has answered."""
 
-_TURN = re.compile(r"\w+_turn\d+_gen")
 _BETWEEN = re.compile(r"(?:said|talk)\d+_(\w+)")
 
 
@@ -49,7 +47,13 @@ def form_between(key: str) -> Form | None:
 
 def is_turn(call: MFC) -> bool:
     """Whether it is a call of a round behind the first."""
-    return _TURN.fullmatch(call.name) is not None
+    return bool(call.follows)
+
+
+def turns_of(config: EnvironmentConfig, first: str) -> tuple[str, ...]:
+    """The calls of all turns of the model's, of which this is the first."""
+    more = 0 if config.function is None else min(config.max_turns, MOST_TURNS) - 1  # what is beyond is refused
+    return (first, *(f"{first.removesuffix('_gen')}_turn{turn + 2}_gen" for turn in range(more)))
 
 
 def masked(config: EnvironmentConfig) -> tuple[str, ...]:
@@ -57,7 +61,7 @@ def masked(config: EnvironmentConfig) -> tuple[str, ...]:
     return () if config.function is None else ("response_mask",)
 
 
-def turn_problems(config: EnvironmentConfig, experiment: Any, calls: Iterable[MFC]) -> Iterator[Problem]:
+def turn_problems(config: EnvironmentConfig, experiment: Any) -> Iterator[Problem]:
     """What responses of several turns cannot be."""
     generation: GenerationConfig = experiment.generation
     if config.function is None:
@@ -75,14 +79,6 @@ def turn_problems(config: EnvironmentConfig, experiment: Any, calls: Iterable[MF
             f"generation.segment = {generation.segment} must be null with an environment, whose turns are drawn whole.",
             "Set generation.segment.",
         )
-    for call in calls:
-        if call.kind == "generate" and call.role == "actor" and is_served(experiment, call.name):
-            yield Problem(
-                ("calls", "environment.function"),
-                f"calls.{call.name} has its responses made by a server, which bounds no turn by what is left of "
-                "generation.max_new_tokens.",
-                f"Leave backend out of calls.{call.name}.",
-            )
 
 
 def rounds(config: EnvironmentConfig, first: MFC) -> Iterator[MFC]:
@@ -93,17 +89,19 @@ def rounds(config: EnvironmentConfig, first: MFC) -> Iterator[MFC]:
     base = first.name.removesuffix("_gen")
     answers = ENVIRONMENT if base == "actor" else f"{base}_{ENVIRONMENT}"
     final = tuple(key for key in TALK if key != "open")
-    last = min(max(config.max_turns, 1), MOST_TURNS)  # what is beyond is refused, and not by the graph
+    names = turns_of(config, first.name)
+    last = len(names)
     for turn in range(1, last + 1):
         said, before, after = ({key: f"{of}_{key}" for key in TALK} for of in _places(turn))
         reads = {before[key]: key for key in ("responses", "logprobs", "open")} if turn > 1 else {}
         yield msgspec.structs.replace(
             first,
-            name=first.name if turn == 1 else f"{base}_turn{turn}_gen",
+            name=names[turn - 1],
             inputs=("prompts", *reads),
             outputs=tuple(said[key] for key in SAID),
             input_remap=reads,
             output_remap={key: said[key] for key in SAID},
+            follows=first.name if turn > 1 else "",
         )
         new = {said[key]: f"new_{key}" for key in SAID}
         so_far = {graph: key for key, graph in before.items()} if turn > 1 else {}

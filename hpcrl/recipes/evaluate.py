@@ -89,7 +89,7 @@ def check(experiment: EvaluateExperiment) -> Iterator[Problem]:
     yield from one_sample_problems(
         experiment, "generation.evaluation.samples_per_prompt says how many responses it draws"
     )
-    yield from turn_problems(experiment.environment, experiment, recipe(experiment))
+    yield from turn_problems(experiment.environment, experiment)
 
 
 ALGORITHM = Algorithm(

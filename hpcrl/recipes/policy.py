@@ -29,7 +29,7 @@ from hpcrl.data.form import COUNTS, FLAGS, NUMBERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import RoleKind
-from hpcrl.recipes.environment import GENERATED, masked, rounds, turn_problems
+from hpcrl.recipes.environment import GENERATED, masked, rounds, turn_problems, turns_of
 from hpcrl.recipes.environment import MADE as TALKED
 from hpcrl.recipes.in_flight import by_ends, choice_by_ends, in_flight_problems
 from hpcrl.recipes.served import is_served
@@ -210,7 +210,8 @@ def old_logprobs(experiment: PolicyExperiment) -> OldLogprobs:
     """Where the log-probabilities under a ratio come from."""
     policy: PolicyConfig = policy_of(experiment)
     older = experiment.lag > 0 or experiment.generation.in_flight is not None
-    apart = experiment.actor.dtype == "bf16" or is_served(experiment, "actor_gen") or older
+    served = any(is_served(experiment, call) for call in turns_of(experiment.environment, "actor_gen"))
+    apart = experiment.actor.dtype == "bf16" or served or older
     if not (policy.old_logprobs == "recomputed" or (policy.old_logprobs == "auto" and apart)):
         return "sampled"
     return "own" if batch(experiment).updates == 1 else "recomputed"
@@ -281,7 +282,7 @@ def check(experiment: PolicyExperiment) -> Iterator[Problem]:
     yield from _kl_problems(name, policy.kl, samples)
     yield from _length_problems(name, policy, experiment.generation.max_new_tokens)
     yield from _statistic_problems(name, experiment)
-    yield from turn_problems(experiment.environment, experiment, calls(experiment))
+    yield from turn_problems(experiment.environment, experiment)
     groups = policy.filter_groups if isinstance(policy, GroupPolicyConfig) else FilterGroupsConfig()
     metric = None if groups.metric is None else f"{name}.filter_groups.metric"
     yield from in_flight_problems(experiment, batch(experiment).rows, experiment.environment, metric)

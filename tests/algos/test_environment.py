@@ -213,10 +213,6 @@ def test_what_cannot_be_is_refused_and_can_be_set(task: Path) -> None:
         limits = f"must be between 1 and {MOST_TURNS}. Set environment.max_turns."
         assert said == f"environment.max_turns = {turns} {limits}"
     assert problems(task, environment=replace(nameless, function=there, max_turns=MOST_TURNS)) == ""
-    entry = {"mesh": "0", "layout": "d1"}
-    served = problems(task, calls={"actor_turn2_gen": {**entry, "backend": "vllm"}})
-    assert "calls.actor_turn2_gen has its responses made by a server" in served
-    assert problems(task, calls={"actor_turn2_gen": entry}) == ""
 
 
 LOOP = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.chaos import create_run, finish, outputs
-from support.serving import REAL, folders_of, served, servers_alive, unmapped, write_served_task
+from support.serving import REAL, folders_of, served, servers_alive, talking, unmapped, write_served_task
 from support.struck_layouts import Blow, check_struck
 
 from hpcrl.config.model import LoraConfig
@@ -73,6 +73,17 @@ def gaps(run: RunDirectory) -> list[float]:
 
 def test_its_log_probabilities_are_ours_whatever_was_learnt(undisturbed: RunDirectory) -> None:
     assert max(gaps(undisturbed)) < 2e-6
+    assert servers_alive() == []
+
+
+def test_all_turns_of_a_response_are_of_it_and_none_is_too_long(tasks: Callable[[str], Path], tmp_path: Path) -> None:
+    task = tasks("qwen2 tied")
+    run = whole(tmp_path, talking(asked(task), task))
+    assert max(gaps(run)) < 2e-6
+    rows = [row for row in merged_metrics(run) if row["step"]]
+    key = "actor_turn2_gen/response_length"
+    lengths = [float(row[key]) for row in rows if key in row]
+    assert lengths and all(0 < length < 20 for length in lengths)
     assert servers_alive() == []
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from support.chaos import create_run, finish, outputs, remains, whole_run, whole_runs
 from support.hosts import write_task
-from support.serving import served, servers_alive, shared, stand_in_python
+from support.serving import served, servers_alive, shared, stand_in_python, talking
 from support.struck_layouts import Blow, check_struck
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.placement.plan import read_plan
 
 SLOW = pytest.mark.slow
 
@@ -40,6 +41,24 @@ def test_a_run_has_the_bits_of_one_that_generates_itself(
     assert remains(run) == remains(undisturbed(2))
     assert run.numbers() == [0]
     assert servers_alive() == []
+
+
+def test_a_server_makes_all_turns_of_a_response(task: Path, tmp_path: Path) -> None:
+    """Whoever places the first turn has placed the others, and so in evaluations; none is longer than it may be."""
+    for name in ("without", "with"):
+        (tmp_path / name).mkdir()
+    whole = whole_run(tmp_path / "without", talking(served(task, {"backend": "native"}), task))
+    entry = {"backend": "vllm", "python": stand_in_python(tmp_path)}
+    run = whole_run(tmp_path / "with", talking(served(task, entry), task))
+    assert remains(run) == remains(whole)
+    plan = read_plan(run, 0)
+    assert {call: at.replica for call, at in plan.at.items() if call.endswith("_gen")} == dict.fromkeys(
+        ("actor_gen", "actor_turn2_gen", "actor_turn3_gen", "eval_gen", "eval_turn2_gen", "eval_turn3_gen"), 1
+    )
+    rows = [row for row in remains(run).metrics if row["step"]]
+    key = "actor_turn3_gen/response_length"
+    lengths = [float(row[key]) for row in rows if key in row]
+    assert lengths and all(0 < length < 20 for length in lengths)
 
 
 def pids(run: RunDirectory) -> list[set[int]]:

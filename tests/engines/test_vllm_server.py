@@ -103,14 +103,18 @@ def test_responses_are_those_of_their_prompts_in_whatever_order_they_come(served
     connection = Connection(door, 0, nobody_is_told)
     config = GenerationConfig(max_new_tokens=5, min_new_tokens=1, temperature=0.5, top_k=3, top_p=0.9)
     prompts = [np.array([1, 2], np.int64), np.array([3], np.int32)]
-    made = connection.generate(prompts, [2**64 - 2, 5], config, [9])
+    made = connection.generate(prompts, [2**64 - 2, 5], [5, 3], config, [9])
     assert [tokens.tolist() for tokens in made.tokens] == [[2**16 - 2, 7], [5, 7]]
     assert made.tokens[0].dtype == np.int32 and made.logprobs[0].dtype == np.float32
     assert made.logprobs[1].tolist() == [-0.5, -1.5] and made.finished == [True, False]
     (wanted,) = engine.did
-    assert wanted.seeds == (-2, 5) and wanted.prompts[0] == np.array([1, 2], np.int32).tobytes()
+    assert (
+        wanted.seeds == (-2, 5)
+        and wanted.limits == (5, 3)
+        and wanted.prompts[0] == np.array([1, 2], np.int32).tobytes()
+    )
     assert (wanted.temperature, wanted.top_k, wanted.top_p, wanted.eos_token_ids) == (0.5, 3, 0.9, (9,))
-    connection.generate(prompts, [2**64 - 1, 5], GenerationConfig(greedy=True, top_k=3, temperature=0.5), [9])
+    connection.generate(prompts, [2**64 - 1, 5], [5, 5], GenerationConfig(greedy=True, top_k=3, temperature=0.5), [9])
     assert engine.did[1].seeds[0] == 0, "-1 is no seed to vLLM"
     assert (engine.did[1].temperature, engine.did[1].top_k) == (0.0, 0)
 

@@ -10,6 +10,8 @@ from support.hosts import write_task
 from support.layout_runs import ppo
 
 from hpcrl.agent.servers import PREFIX
+from hpcrl.config.environment import EnvironmentConfig
+from hpcrl.config.reward import RewardConfig
 from hpcrl.models.pretrained import read_config, write_random_pretrained
 from hpcrl.placement.servers import LOG
 from hpcrl.processes import SHARED, mapped_shared
@@ -56,6 +58,24 @@ def served(task: Path, entry: dict[str, Any], layout: str = "d1", workers: int =
         data=replace(whole.data, max_prompt_tokens=16),
         ppo=replace(whole.ppo, old_logprobs="recomputed"),
         calls={"actor_gen": entry},
+    )
+
+
+TOOL = """
+def answer(messages, row):
+    said = messages[-1]["content"]
+    return "2", len(said) % 3 == 0, len(said) / 10
+"""
+
+
+def talking(made: PPOExperiment, task: Path) -> PPOExperiment:
+    """The same, but its responses have up to three turns, of which each is bounded by what is left."""
+    (task / "tool.py").write_text(TOOL)
+    return replace(
+        made,
+        environment=EnvironmentConfig(function=f"{task / 'tool.py'}:answer", max_turns=3),
+        reward=RewardConfig(components={"tool": {"role": "environment"}}),
+        generation=replace(made.generation, max_new_tokens=20, min_new_tokens=3),
     )
 
 

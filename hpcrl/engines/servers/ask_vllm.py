@@ -77,13 +77,18 @@ class Connection:
         self.digest = self._asked(Sleep(2 if forget else 1), Loaded).digest
 
     def generate(
-        self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig, eos: Sequence[int]
+        self,
+        prompts: Sequence[np.ndarray],
+        seeds: Sequence[int],
+        limits: Sequence[int],
+        config: GenerationConfig,
+        eos: Sequence[int],
     ) -> Generated:
-        """A response to each prompt. Raises LostServerError."""
+        """A response to each prompt, of no more tokens than its limit. Raises LostServerError."""
         wanted = Generate(
             prompts=tuple(np.asarray(prompt, np.int32).tobytes() for prompt in prompts),
             seeds=tuple(map(_signed, seeds)),
-            max_new_tokens=config.max_new_tokens,
+            limits=tuple(limits),
             min_new_tokens=config.min_new_tokens,
             temperature=0.0 if config.greedy else config.temperature,
             top_k=0 if config.greedy else config.top_k,

@@ -65,11 +65,12 @@ class Load(msgspec.Struct, frozen=True, tag=True):
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
-    """A response to each prompt (int32). `top_k` 0 and `top_p` 1 are off; `temperature` 0 takes the likeliest token."""
+    """A response to each prompt (int32), of no more tokens than its limit. `top_k` 0 and `top_p` 1 are off;
+    `temperature` 0 takes the likeliest token."""
 
     prompts: tuple[bytes, ...]
     seeds: tuple[int, ...]
-    max_new_tokens: int
+    limits: tuple[int, ...]
     min_new_tokens: int
     temperature: float
     top_k: int
@@ -201,7 +202,7 @@ class Served:
         engine = self._llm.llm_engine
         for index, prompt in enumerate(wanted.prompts):
             tokens = {"prompt_token_ids": array("i", prompt).tolist()}
-            engine.add_request(str(index), tokens, self._sampling(wanted, wanted.seeds[index]))
+            engine.add_request(str(index), tokens, self._sampling(wanted, index))
         while engine.has_unfinished_requests():  # then the worker still waits, and has no reason to speak
             if unwanted():
                 engine.abort_request([str(index) for index in range(len(wanted.prompts))])
@@ -210,14 +211,14 @@ class Served:
                 if made.finished:
                     yield _response(int(made.request_id), made.outputs[0])
 
-    def _sampling(self, wanted: Generate, seed: int) -> Any:
+    def _sampling(self, wanted: Generate, index: int) -> Any:
         return self._vllm.SamplingParams(
             temperature=wanted.temperature,
             top_k=wanted.top_k,
             top_p=wanted.top_p,
-            seed=seed,
-            max_tokens=wanted.max_new_tokens,
-            min_tokens=wanted.min_new_tokens,
+            seed=wanted.seeds[index],
+            max_tokens=wanted.limits[index],
+            min_tokens=min(wanted.min_new_tokens, wanted.limits[index]),
             logprobs=0,
             stop=list(wanted.stop),
             stop_token_ids=list(wanted.eos_token_ids),

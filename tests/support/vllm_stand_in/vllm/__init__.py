@@ -126,14 +126,15 @@ class Engine:
         prompts, params = zip(*self._asked.values(), strict=True)
         one, (slots, prefill) = params[0], self._llm.slots
         options = GenerationOptions(
-            max_new_tokens=one.max_tokens,
+            max_new_tokens=max(it.max_tokens for it in params),
             min_new_tokens=one.min_tokens,
             sampling=SamplingOptions(one.temperature or 1.0, one.top_k, one.top_p, one.temperature == 0),
             eos_token_ids=tuple(one.stop_token_ids),
             slots=slots,
             prefill_tokens=prefill,
         )
-        made = Generator(self._llm.model, options).generate(prompts, [it.seed % 2**64 for it in params])
+        seeds, limits = [it.seed % 2**64 for it in params], [it.max_tokens for it in params]
+        made = Generator(self._llm.model, options).generate(prompts, seeds, limits)
         for name, tokens, logprobs, finished in zip(self._asked, *made, strict=True):
             pairs = zip(tokens.tolist(), logprobs.tolist(), strict=True)
             each = [{token: SimpleNamespace(logprob=logprob)} for token, logprob in pairs]
