@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.experiments import load_config, ppo_values, write_config, write_inputs
 
+from hpcrl.config.control import Frequency
+from hpcrl.config.environment import EnvironmentConfig
 from hpcrl.placement.candidate import Candidate, Spot, candidate_of, settings_with
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.plan import make_plan, plan_for
+from hpcrl.placement.plan import ModelName, make_plan, plan_for
 
 LAYOUTS = st.sampled_from(
     [(Layout(4, 1, 1), (0, 1, 2, 3)), (Layout(1, 2, 1), (2, 3)), (Layout(1, 1, 2), (0, 2)), (Layout(1, 1, 1), (1,))]
@@ -63,3 +65,24 @@ def test_a_call_at_home_may_have_micro_batches_of_its_own(experiment):
     plan = plan_for(replace(experiment, calls={"critic_inf": {"micro_batch_tokens": 512}}))
     assert (plan.at["critic_inf"], plan.micro_batches["critic_inf"]) == (plan.at["critic_train"], 512)
     assert plan.micro_batches["critic_train"] == experiment.critic.micro_batch_tokens
+
+
+def test_further_turns_are_made_where_the_first_is_unless_they_are_placed_themselves(experiment):
+    held_out = replace(experiment.data, evaluate=experiment.data.train)
+    environment = EnvironmentConfig(function="tool.py:answer", max_turns=3)
+    talking = replace(
+        experiment,
+        environment=environment,
+        data=held_out,
+        control=replace(experiment.control, evaluate=Frequency(steps=1)),
+    )
+    away = replace(talking, calls={"actor_gen": {"mesh": "node1"}})
+    plan, turns = plan_for(away), ("actor_gen", "actor_turn2_gen", "actor_turn3_gen", "eval_gen", "eval_turn3_gen")
+    assert {plan.at[call] for call in turns} == {ModelName("actor", 1)}
+    candidate = candidate_of(away, 2)
+    assert settings_with(away, candidate).calls == away.calls
+    last = {name: spot for name, spot in candidate.calls.items() if name != "actor_turn3_gen"}
+    settled = settings_with(away, replace(candidate, calls=last))
+    assert settled.calls.keys() == {"actor_gen", "actor_turn3_gen"}
+    placed = plan_for(settled).at
+    assert [placed[call].replica for call in turns] == [1, 1, 0, 1, 1]
