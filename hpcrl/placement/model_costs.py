@@ -84,18 +84,19 @@ class ModelCosts:
         x, y = np.array([rows]), np.ones(1)
         return float((self._blocks[stage] * blocks.at(x, y) + around.at(x, y))[0])
 
-    def visits(self, of: Visits) -> np.ndarray:
-        """[S, V]: each visit of a generation to each stage."""
+    def visits(self, of: Visits) -> list[np.ndarray]:
+        """[V] of each stage: each visit of a generation; one array of all stages that take as long."""
         begins, continues = of.tokens_V > 0, (of.tokens_V == 0) & (of.rows_V > 0)
         rows, ones = of.rows_V, np.ones(len(of.rows_V))
         lengths = np.where(begins, 2 * of.pairs_V / np.maximum(1, of.tokens_V) - 1, 0)
         seen = of.context_V / np.maximum(1, rows)
         prefill = begins * self._part("block", "prefill", of.tokens_V, lengths)
         decode = continues * self._part("block", "decode", rows, seen)
-        found = np.stack([blocks * prefill + blocks * decode for blocks in self._blocks])
-        found[0] += begins * self._part("entry", "prefill", of.tokens_V, ones)
-        found[0] += continues * self._part("entry", "decode", rows, ones)
-        found[-1] += (begins | continues) * self._part("head", "decode", rows, ones)
+        alike = {blocks: blocks * prefill + blocks * decode for blocks in set(self._blocks)}
+        found = [alike[blocks] for blocks in self._blocks]
+        found[0] = found[0] + begins * self._part("entry", "prefill", of.tokens_V, ones)
+        found[0] = found[0] + continues * self._part("entry", "decode", rows, ones)
+        found[-1] = found[-1] + (begins | continues) * self._part("head", "decode", rows, ones)
         return found
 
     def sent(self, tokens: np.ndarray) -> np.ndarray:

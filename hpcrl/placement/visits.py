@@ -5,6 +5,7 @@ Where nothing changes, rounds are told together, so that a plan costs no more fo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -57,19 +58,12 @@ class Visits:
         """How often some rows got a token, in one of the cohorts."""
         return int((self.times_V * (self.rows_V > 0)).sum())
 
-    def one_by_one(self) -> "Visits":
-        """With each visit told by itself."""
+    @cached_property
+    def order_V(self) -> np.ndarray:
+        """One visit after another, as they are numbered here."""
         turns = self.times_V.reshape(-1, self.cohorts)[:, 0]
         of_turn = np.repeat(np.arange(len(turns)), turns)
-        order = (of_turn[:, None] * self.cohorts + np.arange(self.cohorts)).ravel()
-        return Visits(
-            self.rows_V[order],
-            self.tokens_V[order],
-            self.pairs_V[order],
-            self.context_V[order],
-            np.ones(len(order), np.int64),
-            self.cohorts,
-        )
+        return (of_turn[:, None] * self.cohorts + np.arange(self.cohorts)).ravel()
 
 
 def visits_of(prompts: Prompts, slots: int, prefill_tokens: int, stages: int = 1) -> Visits:
