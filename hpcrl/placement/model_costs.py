@@ -6,7 +6,7 @@ operations as `flops` counts them. Knows no schedule. Shapes: S stages, M micro-
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -210,9 +210,14 @@ class ModelCosts:
     @cached_property
     def _numbers(self) -> tuple[float, float]:
         """Of the head's matrix, and of a block's on average, on one worker."""
-        blocks = sum(it.numel for it in parameters_of(self.config) if 1 <= it.layer <= self.config.blocks)
         head = self.config.hidden_size * self.config.head_outputs
-        return head / self.place.tp.size, blocks / self.config.blocks / self.place.tp.size
+        return head / self.place.tp.size, _of_blocks(self.config) / self.config.blocks / self.place.tp.size
+
+
+@lru_cache(maxsize=64)
+def _of_blocks(config: DecoderConfig) -> int:
+    """Numbers of all of a model's blocks."""
+    return sum(it.numel for it in parameters_of(config) if 1 <= it.layer <= config.blocks)
 
 
 def _seen(lengths: np.ndarray, window: int) -> np.ndarray:

@@ -54,8 +54,7 @@ class MoveCosts:
     _numbered: list[np.ndarray] = field(default_factory=list)
     """By that number [2, S], which stage and which cut of its matrices each worker of the node has, -1 for none."""
     _sides: dict[tuple[Placed, int], "_Side"] = field(default_factory=dict)
-    _cells: dict[tuple[int, int, int, int], "_Cells"] = field(default_factory=dict)
-    """By the sizes of tp and pp of a home and of a place."""
+    _cells: dict[tuple[int, ...], "_Cells"] = field(default_factory=dict)
 
     def nanoseconds(self, home: Placed, place: Placed) -> int:
         """By the planner's transfers."""
@@ -133,7 +132,8 @@ class MoveCosts:
         scaled = [_Traffic(*(each * self.size for each in traffic)) for traffic in rounds]
         return np.rint(self._lasting(scaled, copied_BR * self.size)).astype(np.int64)
 
-    def _cells_of(self, shape: tuple[int, int, int, int]) -> "_Cells":
+    def _cells_of(self, shape: tuple[int, ...]) -> "_Cells":
+        """By the sizes of tp and pp of a home and of a place."""
         if shape not in self._cells:
             home, place = Layout(tp=shape[0], pp=shape[1]), Layout(tp=shape[2], pp=shape[3])
             self._cells[shape] = _Cells.of(_groups(self.config, home.pp, place.pp), home, place)
@@ -268,9 +268,12 @@ class _Nodes(NamedTuple):
         first_QC = crosses_QC / np.maximum(1, lack_QC)
         second_QC = crosses_QC * (1 - 1 / np.maximum(1, lack_QC))
         shares = (source, near_QC), (lack, had_QC > 0), (lack, first_QC), (lack, second_QC)
-        moved = (cells.weights_2C @ (who * share[:, :, None]).astype(np.float64) for who, share in shares)
+        near, wanted, far, spread = (
+            cells.weights_2C @ (who * share[:, :, None]).astype(np.float64) for who, share in shares
+        )
         copied_QS = cells.numel_C @ (source & target).astype(np.float64)
-        return _Nodes(source.astype(np.float64), had_QC, crosses_QC.astype(np.float64), *moved, copied_QS)
+        has_QCS, crosses = source.astype(np.float64), crosses_QC.astype(np.float64)
+        return _Nodes(has_QCS, had_QC, crosses, near, wanted, far, spread, copied_QS)
 
     def together(self, cells: _Cells, node_BN: np.ndarray, times_BN: np.ndarray) -> tuple[list[_Traffic], np.ndarray]:
         """Both rounds, and what each worker copies, of B pairs of places with these nodes, each so many times."""
