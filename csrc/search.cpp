@@ -29,11 +29,14 @@ struct SearchTables {
 namespace {
 
 constexpr int kCalls = 16;
+constexpr int kTasks = 2 * kCalls;     // of a step: calls, and the move that each may wait for
 constexpr int kSegments = 64;
 constexpr int kSteps = 8;
 constexpr int64_t kKinds = 16;         // entries of the table that draws a proposal's kind
 constexpr int64_t kQuantiles = 4096;   // of the exponential distribution
 constexpr int64_t kShift = 20;         // a quantile of 1 is 2^20
+constexpr int64_t kAny = INT64_MAX;    // a limit that nothing is beyond
+constexpr int64_t kNever = -(INT64_MAX / 4);
 
 struct Score {
     int64_t excess, nanoseconds, moves;
@@ -66,16 +69,22 @@ struct Ready {
     bool operator<(const Ready& other) const { return when != other.when ? when < other.when : task < other.task; }
 };
 
+// What is read of an option for each plan, on one line of a processor's cache.
+struct alignas(64) Option {
+    int64_t mesh, place, spot, nanoseconds, is_released;
+    int64_t most_lasting, most_passing;  // of its stages
+};
+
 class Scorer {
   public:
     explicit Scorer(const SearchTables& tables) : t(tables), calls(static_cast<int>(tables.calls)) {
-        const int64_t options = t.option_start[t.calls];
-        most_lasting.resize(options);
-        most_passing.resize(options);
-        for (int64_t o = 0; o < options; ++o) {
+        const int64_t count = t.option_start[t.calls];
+        options.resize(count);
+        for (int64_t o = 0; o < count; ++o) {
             const int64_t first = t.stage_start[o], last = t.stage_start[o + 1];
-            most_lasting[o] = *std::max_element(t.lasting + first, t.lasting + last);
-            most_passing[o] = *std::max_element(t.passing + first, t.passing + last);
+            options[o] = {t.mesh[o], t.place[o], t.spot[o], t.nanoseconds[o], t.is_released[o],
+                          *std::max_element(t.lasting + first, t.lasting + last),
+                          *std::max_element(t.passing + first, t.passing + last)};
         }
         const int64_t ranges = t.range_start[t.meshes];
         points.assign(t.range_first, t.range_first + ranges);
@@ -89,59 +98,79 @@ class Scorer {
         std::transform(t.range_last, t.range_last + ranges, std::back_inserter(last_point), point_of);
         is_bound.resize(points.size() / 64 + 1);
         segment_from.resize(64 * is_bound.size());
+        for (int c = 0; c < calls; ++c) {
+            home[c] = static_cast<int>(t.home[c]);
+            lag[c] = static_cast<int>(t.lag[c]);
+        }
         std::memset(without_moves, 0, sizeof(without_moves));
         for (int s = 0; s < t.steps; ++s) {
             for (int c = 0; c < calls; ++c) {
                 without_moves[s][c] += s >= t.ahead;
                 without_moves[s][calls + c] += s >= t.ahead;
+                later_start[s][c] = static_cast<int>(later.size());
                 for (int64_t e = t.next_start[c]; e < t.next_start[c + 1]; ++e) {
-                    if (s + t.next_steps[e] < t.steps) ++without_moves[s + t.next_steps[e]][t.next_call[e]];
+                    if (s + t.next_steps[e] >= t.steps) continue;
+                    ++without_moves[s + t.next_steps[e]][t.next_call[e]];
+                    later.push_back(static_cast<int>((s + t.next_steps[e]) * kTasks + t.next_call[e]));
                 }
+                later_end[s][c] = static_cast<int>(later.size());
             }
         }
     }
 
     Score operator()(const int64_t* plan) {
         Score score{over(plan), 0, 0};
-        time(plan, score);
+        time(score, kAny);
         return score;
     }
 
     // Bytes over the capacity, of all ranks together.
     int64_t over(const int64_t* plan) {
-        cut(plan);
-        replicate(plan);
-        return surely_fits(plan) ? 0 : excess(plan);
+        for (int c = 0; c < calls; ++c) taken[c] = &options[plan[c]];
+        cut();
+        replicate();
+        int64_t found = 0;
+        for (int s = 0; s < segments; ++s) {
+            if (!surely_fits(s)) found += excess(plan, s);
+        }
+        return found;
     }
 
-    // The rest of the same plan's score.
-    void time(const int64_t* plan, Score& score) {
-        score.nanoseconds = schedule(plan);
+    // The rest of the same plan's score; false where it lasts longer than the limit, and nothing more is known.
+    bool time(Score& score, int64_t limit) {
+        score.nanoseconds = schedule(limit);
         for (int c = 0; c < calls; ++c) score.moves += mover[c] == c;
+        return score.nanoseconds != kAny;
     }
 
   private:
     const SearchTables& t;
     const int calls;
-    std::vector<int64_t> most_lasting, most_passing;
+    std::vector<Option> options;
+    const Option* taken[kCalls];  // the plan's
 
     std::vector<int64_t> points;               // where ranges of meshes begin or end, each once
     std::vector<int> first_point, last_point;  // of each range
     std::vector<uint64_t> is_bound;            // by point, whether a mesh of the plan begins or ends there
     std::vector<int> segment_from;             // by such a point, the number of the segment that begins there
     int segments = 0;
+    int64_t bounds[kSegments + 1];  // where each segment begins, and the last one ends
     uint64_t masks[kCalls];
     int replica[kCalls];     // the first call of its role at its place; its home where that is there
     bool keeps[kCalls];      // whether the replica of this call stays between its calls
     int mover[kCalls];       // the call whose move brings this one its parameters; -1 of none
     int64_t moving[kCalls];  // how long that lasts
-    int without_moves[kSteps][2 * kCalls];  // what each task waits for, but moves
+    int later_start[kSteps][kCalls], later_end[kSteps][kCalls];  // where in `later` those are that wait for a call
+    std::vector<int> later;
+    int home[kCalls], lag[kCalls];
+    int64_t rest[kSteps][kCalls];  // see look_ahead
+    int without_moves[kSteps][kTasks];  // what each task waits for, but moves
 
     // The ranks between bounds of meshes, numbered; and which of these a call is on.
-    void cut(const int64_t* plan) {
+    void cut() {
         std::fill(is_bound.begin(), is_bound.end(), 0);
         for (int c = 0; c < calls; ++c) {
-            const int64_t m = t.mesh[plan[c]];
+            const int64_t m = taken[c]->mesh;
             for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
                 for (const int point : {first_point[r], last_point[r]}) is_bound[point / 64] |= uint64_t{1} << point % 64;
             }
@@ -149,12 +178,14 @@ class Scorer {
         int count = 0;
         for (size_t word = 0; word < is_bound.size(); ++word) {
             for (uint64_t bits = is_bound[word]; bits; bits &= bits - 1) {
-                segment_from[64 * word + __builtin_ctzll(bits)] = count++;
+                const size_t point = 64 * word + __builtin_ctzll(bits);
+                bounds[count] = points[point];
+                segment_from[point] = count++;
             }
         }
         segments = count - 1;
         for (int c = 0; c < calls; ++c) {
-            const int64_t m = t.mesh[plan[c]];
+            const int64_t m = taken[c]->mesh;
             masks[c] = 0;
             for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
                 masks[c] |= (uint64_t{1} << segment_from[last_point[r]]) - (uint64_t{1} << segment_from[first_point[r]]);
@@ -162,57 +193,94 @@ class Scorer {
         }
     }
 
-    void replicate(const int64_t* plan) {
+    void replicate() {
         for (int c = 0; c < calls; ++c) {
-            const int home = static_cast<int>(t.home[c]);
-            const int64_t place = t.place[plan[c]];
-            replica[c] = home;
-            if (place != t.place[plan[home]]) {
-                int first = 0;
-                while (t.role[first] != t.role[c] || t.place[plan[first]] != place) ++first;
-                replica[c] = first;
-            }
+            const int64_t place = taken[c]->place;
+            replica[c] = home[c];
             mover[c] = -1;
-            if (t.lag[c] == 0 || replica[c] == home) continue;
+            keeps[c] = false;
+            if (place == taken[home[c]]->place) continue;
             int first = 0;
-            while (t.role[first] != t.role[c] || t.place[plan[first]] != place || t.lag[first] != t.lag[c]) ++first;
+            while (t.role[first] != t.role[c] || taken[first]->place != place) ++first;
+            replica[c] = first;
+            if (lag[c] == 0 || first == home[c]) continue;
+            while (t.role[first] != t.role[c] || taken[first]->place != place || lag[first] != lag[c]) ++first;
             mover[c] = first;
-            moving[c] = t.move_nanoseconds[t.move_start[c] + t.spot[plan[home]] * t.spots[c] + t.spot[plan[c]]];
+            moving[c] = t.move_nanoseconds[t.move_start[c] + taken[home[c]]->spot * t.spots[c] + taken[c]->spot];
         }
-        for (int c = 0; c < calls; ++c) keeps[c] = false;
-        for (int c = 0; c < calls; ++c) keeps[replica[c]] = keeps[replica[c]] || !t.is_released[plan[c]];
+        for (int c = 0; c < calls; ++c) keeps[replica[c]] = keeps[replica[c]] || !taken[c]->is_released;
+    }
+
+    // What passes at least from the end of each call to that of the last step, were all workers free: kNever where
+    // nothing of the last step waits for it. Returns the same from the end of the first step.
+    int64_t look_ahead(int steps, const int* moved, int moves) {
+        int64_t most[kSteps], whole[kSteps * kTasks];
+        for (int s = steps - 1; s >= 0; --s) {
+            const int64_t least = s == steps - 1 ? 0 : s + t.ahead < steps ? most[s + t.ahead] : kNever;
+            most[s] = kNever;
+            for (int c = calls - 1; c >= 0; --c) {
+                int64_t found = least;
+                for (int e = later_start[s][c]; e < later_end[s][c]; ++e) found = std::max(found, whole[later[e]]);
+                for (int m = 0; m < moves; ++m) {
+                    const int then = s + lag[moved[m]];
+                    if (home[moved[m]] == c && then < steps) {
+                        found = std::max(found, moving[moved[m]] + whole[then * kTasks + moved[m]]);
+                    }
+                }
+                rest[s][c] = found;
+                const int64_t lasts = taken[c]->nanoseconds + found;
+                whole[s * kTasks + c] = lasts;
+                most[s] = std::max(most[s], lasts);
+            }
+        }
+        return t.ahead < steps ? most[t.ahead] : kNever;
     }
 
     // Nanoseconds from the end of the first step to the end of the last: whoever is ready first begins first, once all
-    // of its workers are free.
-    int64_t schedule(const int64_t* plan) {
+    // of its workers are free. kAny, if that is surely beyond the limit.
+    int64_t schedule(int64_t limit) {
         const int steps = static_cast<int>(t.steps);
-        int waits[kSteps][2 * kCalls], left[kSteps], moved[kCalls], moves = 0;
-        int64_t ready[kSteps][2 * kCalls], ends[kSteps] = {}, free[kSegments];
-        Ready queue[kSteps * 2 * kCalls];
+        const int ahead = static_cast<int>(t.ahead);
+        int waits[kSteps * kTasks], left[kSteps], moved[kCalls], moves = 0;
+        int64_t ready[kSteps * kTasks], ends[kSteps] = {}, free[kSegments];
+        Ready queue[kSteps * kTasks];
         int queued = 0;
+        for (int c = 0; c < calls; ++c) {
+            if (mover[c] == c) moved[moves++] = c;
+        }
+        const bool is_limited = limit != kAny;
+        if (is_limited && look_ahead(steps, moved, moves) > limit) return kAny;
+        uint64_t on[kTasks];  // of calls and moves
+        int64_t lasts[kTasks];
+        for (int c = 0; c < calls; ++c) {
+            on[c] = masks[c];
+            lasts[c] = taken[c]->nanoseconds;
+            if (mover[c] != c) continue;
+            on[calls + c] = masks[c] | masks[home[c]];
+            lasts[calls + c] = moving[c];
+        }
         std::fill(free, free + segments, 0);
-        std::memset(ready, 0, steps * sizeof(ready[0]));
-        std::memcpy(waits, without_moves, steps * sizeof(waits[0]));
+        std::memset(ready, 0, steps * kTasks * sizeof(ready[0]));
+        std::memcpy(waits, without_moves, steps * kTasks * sizeof(waits[0]));
         std::fill(left, left + steps, calls);
         for (int c = 0; c < calls; ++c) {
             if (mover[c] < 0) continue;
-            for (int64_t s = t.lag[c]; s < steps; ++s) ++waits[s][c];
+            for (int s = lag[c]; s < steps; ++s) ++waits[s * kTasks + c];
             if (mover[c] != c) continue;
-            moved[moves++] = c;
-            for (int64_t s = t.lag[c]; s < steps; ++s) {
-                ++waits[s][calls + c];
+            for (int s = lag[c]; s < steps; ++s) {
+                ++waits[s * kTasks + calls + c];
                 ++left[s];
             }
         }
         for (int s = 0; s < std::min<int64_t>(t.ahead, steps); ++s) {
             for (int c = 0; c < calls; ++c) {
-                if (waits[s][c] == 0) queue[queued++] = {0, s * 2 * kCalls + c};
+                if (waits[s * kTasks + c] == 0) queue[queued++] = {0, s * kTasks + c};
             }
         }
-        auto come = [&](int64_t s, int64_t task, int64_t when) {
-            ready[s][task] = std::max(ready[s][task], when);
-            if (--waits[s][task] == 0) queue[queued++] = {ready[s][task], static_cast<int>(s * 2 * kCalls + task)};
+        int64_t reached = 0;  // the last step does not end before
+        auto come = [&](int task, int64_t when) {
+            ready[task] = std::max(ready[task], when);
+            if (--waits[task] == 0) queue[queued++] = {ready[task], task};
         };
         while (queued) {
             int best = 0;
@@ -221,92 +289,83 @@ class Scorer {
             }
             const Ready next = queue[best];
             queue[best] = queue[--queued];
-            const int s = next.task / (2 * kCalls), task = next.task % (2 * kCalls);
+            const int s = next.task / (kTasks), task = next.task % (kTasks);
             const bool is_move = task >= calls;
             const int c = is_move ? task - calls : task;
-            const uint64_t mask = is_move ? masks[c] | masks[t.home[c]] : masks[c];
             int64_t end = next.when;
-            for (uint64_t bits = mask; bits; bits &= bits - 1) end = std::max(end, free[__builtin_ctzll(bits)]);
-            end += is_move ? moving[c] : t.nanoseconds[plan[c]];
-            for (uint64_t bits = mask; bits; bits &= bits - 1) free[__builtin_ctzll(bits)] = end;
+            for (uint64_t bits = on[task]; bits; bits &= bits - 1) end = std::max(end, free[__builtin_ctzll(bits)]);
+            end += lasts[task];
+            for (uint64_t bits = on[task]; bits; bits &= bits - 1) free[__builtin_ctzll(bits)] = end;
             ends[s] = std::max(ends[s], end);
             if (is_move) {
                 for (int user = 0; user < calls; ++user) {
-                    if (mover[user] == c) come(s, user, end);
+                    if (mover[user] == c) come(s * kTasks + user, end);
                 }
             } else {
-                for (int64_t e = t.next_start[c]; e < t.next_start[c + 1]; ++e) {
-                    if (s + t.next_steps[e] < steps) come(s + t.next_steps[e], t.next_call[e], end);
-                }
+                if (is_limited) reached = std::max(reached, end + rest[s][c]);
+                for (int e = later_start[s][c]; e < later_end[s][c]; ++e) come(later[e], end);
                 for (int m = 0; m < moves; ++m) {
                     const int user = moved[m];
-                    if (t.home[user] == c && s + t.lag[user] < steps) come(s + t.lag[user], calls + user, end);
+                    if (home[user] == c && s + lag[user] < steps) come((s + lag[user]) * kTasks + calls + user, end);
                 }
             }
-            if (--left[s] == 0 && s + t.ahead < steps) {
-                const int64_t then = s + t.ahead;
-                for (int later = 0; later < calls; ++later) come(then, later, ends[s]);
+            if (--left[s] == 0 && s + ahead < steps) {
+                const int then = s + ahead;
+                for (int other = 0; other < calls; ++other) come(then * kTasks + other, ends[s]);
                 for (int m = 0; m < moves; ++m) {
-                    if (then >= t.lag[moved[m]]) come(then, calls + moved[m], ends[s]);
+                    if (then >= lag[moved[m]]) come(then * kTasks + calls + moved[m], ends[s]);
                 }
             }
+            if (left[steps - 1] == 0 && left[0] == 0) break;
+            if (is_limited && left[0] == 0 && reached - ends[0] > limit) return kAny;
         }
         return ends[steps - 1] - ends[0];
     }
 
-    // Whether it fits even where each worker had what the fullest stage has.
-    bool surely_fits(const int64_t* plan) const {
-        for (int s = 0; s < segments; ++s) {
-            int64_t stays = 0, most = 0;
-            for (int c = 0; c < calls; ++c) {
-                if (!(masks[c] >> s & 1)) continue;
-                const int64_t lasting = most_lasting[plan[replica[c]]];
-                if (replica[c] == c && keeps[c]) stays += lasting;
-                most = std::max(most, most_passing[plan[c]] + (keeps[replica[c]] ? 0 : lasting));
-            }
-            if (stays + most > t.capacity) return false;
+    // Whether a segment fits even where each of its workers had what the fullest stage has.
+    bool surely_fits(int s) const {
+        int64_t stays = 0, most = 0;
+        for (int c = 0; c < calls; ++c) {
+            if (!(masks[c] >> s & 1)) continue;
+            const int64_t lasting = taken[replica[c]]->most_lasting;
+            if (replica[c] == c && keeps[c]) stays += lasting;
+            most = std::max(most, taken[c]->most_passing + (keeps[replica[c]] ? 0 : lasting));
         }
-        return true;
+        return stays + most <= t.capacity;
     }
 
-    struct Piece {
-        int64_t first, last, stage;
-    };
-
-    int64_t excess(const int64_t* plan) const {
-        std::vector<Piece> pieces[kCalls];
-        std::vector<int64_t> cuts;
+    // Bytes that the ranks of a segment have too many. It is gone through from one stage to the next, of any call.
+    int64_t excess(const int64_t* plan, int s) const {
+        int here[kCalls], count = 0;
+        int64_t stage[kCalls], each[kCalls], until[kCalls];  // of these calls; until which rank the stage goes
         for (int c = 0; c < calls; ++c) {
-            const int64_t m = t.mesh[plan[c]], stages = t.stage_start[plan[c] + 1] - t.stage_start[plan[c]];
-            int64_t size = 0, at = 0;
-            for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) size += t.range_last[r] - t.range_first[r];
-            const int64_t each = size / stages;
-            for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
-                for (int64_t first = t.range_first[r]; first < t.range_last[r];) {
-                    const int64_t last = std::min(t.range_last[r], first + each - at % each);
-                    pieces[c].push_back({first, last, at / each});
-                    cuts.push_back(first);
-                    cuts.push_back(last);
-                    at += last - first;
-                    first = last;
-                }
+            if (!(masks[c] >> s & 1)) continue;
+            int64_t size = 0, before = 0;
+            for (int64_t r = t.range_start[taken[c]->mesh]; r < t.range_start[taken[c]->mesh + 1]; ++r) {
+                size += t.range_last[r] - t.range_first[r];
+                before += std::max<int64_t>(0, std::min(t.range_last[r], bounds[s]) - t.range_first[r]);
             }
+            each[count] = size / (t.stage_start[plan[c] + 1] - t.stage_start[plan[c]]);
+            stage[count] = before / each[count];
+            until[count] = bounds[s] + (stage[count] + 1) * each[count] - before;
+            here[count++] = c;
         }
-        std::sort(cuts.begin(), cuts.end());
-        cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
         int64_t found = 0;
-        for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-            int64_t stays = 0, most = 0;
-            for (int c = 0; c < calls; ++c) {
-                for (const Piece& piece : pieces[c]) {
-                    if (cuts[i] < piece.first || cuts[i] >= piece.last) continue;
-                    const int64_t lasting = t.lasting[t.stage_start[plan[replica[c]]] + piece.stage];
-                    if (replica[c] == c && keeps[c]) stays += lasting;
-                    const int64_t own = t.passing[t.stage_start[plan[c]] + piece.stage];
-                    most = std::max(most, own + (keeps[replica[c]] ? 0 : lasting));
+        for (int64_t rank = bounds[s]; rank < bounds[s + 1];) {
+            int64_t stays = 0, most = 0, end = bounds[s + 1];
+            for (int i = 0; i < count; ++i) {
+                const int c = here[i], with = replica[c];
+                if (until[i] == rank) {
+                    ++stage[i];
+                    until[i] += each[i];
                 }
+                end = std::min(end, until[i]);
+                const int64_t lasting = t.lasting[t.stage_start[plan[with]] + stage[i]];
+                if (with == c && keeps[c]) stays += lasting;
+                most = std::max(most, t.passing[t.stage_start[plan[c]] + stage[i]] + (keeps[with] ? 0 : lasting));
             }
-            found += (cuts[i + 1] - cuts[i]) * std::max<int64_t>(0, stays + most - t.capacity);
+            found += (end - rank) * std::max<int64_t>(0, stays + most - t.capacity);
+            rank = end;
         }
         return found;
     }
@@ -318,8 +377,12 @@ class Best {
     Best(int64_t calls, int64_t size, int64_t* plans, int64_t* scores)
         : calls(calls), size(size), plans(plans), scores(scores) {}
 
-    // Whether a plan with this excess may be among them.
-    bool admits(int64_t excess) const { return count < size || excess <= scores[(count - 1) * 3]; }
+    // Of a plan with this excess, the most nanoseconds with which it may be among them; -1: none.
+    int64_t admits(int64_t excess) const {
+        if (count < size) return kAny;
+        const Score worst = of(count - 1);
+        return excess < worst.excess ? kAny : excess == worst.excess ? worst.nanoseconds : -1;
+    }
 
     void see(const int64_t* plan, const Score& score) {
         int64_t at = count;
@@ -386,6 +449,13 @@ bool accepts(const SearchTables& t, Random& random, const Score& now, const Scor
     return worse <= t.quantiles[random.next() >> 52];
 }
 
+// Of a plan with as much excess, the most nanoseconds with which the next random number lets it be accepted.
+int64_t accepted(const SearchTables& t, Random random, const Score& now, int64_t beta) {
+    const int64_t quantile = t.quantiles[random.next() >> 52], of = std::max<int64_t>(1, now.nanoseconds);
+    const __int128 room = static_cast<__int128>(quantile + 1) * of - 1;  // floor(more · beta · 2^20 / of) ≤ quantile
+    return now.nanoseconds + static_cast<int64_t>(room / (static_cast<__int128>(beta) << kShift));
+}
+
 }  // namespace
 
 extern "C" {
@@ -423,11 +493,13 @@ int64_t hpcrl_search_chain(const SearchTables* tables, const int64_t* start, uin
             Score other{scorer.over(then.data()), 0, 0};
             const bool is_over = other.excess > score.excess;  // then that decides, however long it takes
             bool is_accepted = is_over && accepts(t, random, score, other, beta);
-            if (!is_over || is_accepted || best.admits(other.excess)) {
-                scorer.time(then.data(), other);
-                best.see(then.data(), other);
-            }
-            if (!is_over) is_accepted = accepts(t, random, score, other, beta);
+            int64_t limit = best.admits(other.excess);
+            if (is_accepted || other.excess < score.excess) limit = kAny;
+            if (other.excess == score.excess) limit = std::max(limit, accepted(t, random, score, beta));
+            const bool is_timed = limit >= 0 && scorer.time(other, limit);
+            if (is_timed) best.see(then.data(), other);
+            if (!is_over && is_timed) is_accepted = accepts(t, random, score, other, beta);
+            if (!is_over && !is_timed) random.next();  // what is longer than the limit is worse, and not accepted
             if (is_accepted) {
                 now = then;
                 score = other;

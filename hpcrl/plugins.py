@@ -51,6 +51,9 @@ def find(room: Room[D], name: str, setting: str, fitting: Callable[[str], bool] 
     Raises:
         ConfigurationError: names `setting`, and the file and line where there is one to fix.
     """
+    imported = sys.modules.get(f"{room.package}.{name}")
+    if imported is not None and isinstance(declared := vars(imported).get(room.attribute), room.type):
+        return declared
     given, own = f"{setting} = {name}", _user_file(name)
     path: Path | Traversable
     if own is not None:

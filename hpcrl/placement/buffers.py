@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from hpcrl.families.family import Parameter
 from hpcrl.families.stacks import Stack
@@ -30,11 +31,17 @@ class ParameterLayout:
 def lay_out(parameters: Iterable[Parameter]) -> ParameterLayout:
     """One parameter after another."""
     placed = tuple(parameters)
-    offsets, end = [], 0
-    for parameter in placed:
-        offsets.append(end)
-        end += -(-parameter.numel // ALIGNMENT) * ALIGNMENT
-    return ParameterLayout(placed, tuple(offsets), -(-end // ROOM) * ROOM)
+    ends = [0, *accumulate(map(_aligned, (parameter.numel for parameter in placed)))]
+    return ParameterLayout(placed, tuple(ends[:-1]), -(-ends[-1] // ROOM) * ROOM)
+
+
+def length_of(sizes: Iterable[int]) -> int:
+    """Of a buffer with parameters of so many elements."""
+    return -(-sum(map(_aligned, sizes)) // ROOM) * ROOM
+
+
+def _aligned(numel: int) -> int:
+    return -(-numel // ALIGNMENT) * ALIGNMENT
 
 
 def unaligned(stack: Stack) -> str:

@@ -230,12 +230,10 @@ class CostModel:
         parts, slots = self.workload.heaviest(at.layout.dp), slots_of(self.experiment, role)
         of_parts = self.workload.generated(at.layout.dp, pp, slots, tokens, span_of(call, self.experiment))
         for rows, part in zip(parts, of_parts, strict=True):
-            visits = part if pp == 1 else part.one_by_one()
-            each = costs.visits(visits) * visits.times_V
-            moved = costs.sent(np.where(visits.tokens_V > 0, visits.tokens_V, visits.rows_V))
-            sent = (link.latency_ns + moved / link.bytes_per_s * 1e9) * (visits.rows_V > 0) * (pp > 1)
+            moved = costs.sent(np.where(part.tokens_V > 0, part.tokens_V, part.rows_V))
+            sent = (link.latency_ns + moved / link.bytes_per_s * 1e9) * (part.rows_V > 0) * (pp > 1)
             once = max(costs.beginning(len(rows), stage) for stage in range(pp)) if rows else 0.0
-            found.append(once + visits_duration(each, sent))
+            found.append(once + visits_duration(costs.visits(part), sent, part))
         return max(found) + self._between_passes(role, config, at, passes=1)
 
     def _blending(self, role: str, config: ModelConfig, at: _Arranged) -> float:

@@ -8,6 +8,7 @@ band, whatever a kernel computes besides. What is computed again to save memory 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from hpcrl.families.config import DecoderConfig
@@ -83,6 +84,7 @@ class ModelFlops:
         return self.forward(texts, sum(text.length for text in texts), picks=False)
 
 
+@lru_cache(maxsize=1024)
 def flops_of(config: DecoderConfig, cut: Cut = WHOLE) -> ModelFlops | None:
     """None of a model that transformers computes, unless it is made as decoders are that are known here."""
     blocks = [layer for layer in stages(config, cut.pp)[cut.stage] if 1 <= layer <= config.blocks]

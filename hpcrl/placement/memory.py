@@ -19,7 +19,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import family_of, parameter_count, read_config
 from hpcrl.families.stacks import stacks_of
 from hpcrl.placement.abilities import backend_of
-from hpcrl.placement.buffers import lay_out
+from hpcrl.placement.buffers import length_of
 from hpcrl.placement.cache_memory import cached_numbers, is_recorded
 from hpcrl.placement.classifier_sizes import numbers_of_classifier
 from hpcrl.placement.cut_memory import ADDED_UP, cut_by_elements, cut_by_rows
@@ -28,7 +28,7 @@ from hpcrl.placement.layouts import Layout
 from hpcrl.placement.pass_memory import MicroBatch
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
 from hpcrl.placement.served_memory import served_bytes
-from hpcrl.placement.shards import Cut, held, stages
+from hpcrl.placement.shards import Cut, held, sizes_held, stages
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
@@ -166,12 +166,12 @@ def as_frozen(config: ModelConfig) -> ModelConfig:
 
 def parameters_held(model: DecoderConfig, cut: Cut) -> int:
     """How many numbers a rank has of a model, padding included."""
-    return sum(held_.parameter.numel for held_ in held(model, cut))
+    return sum(sizes_held(model, cut))
 
 
 def buffer_length(model: DecoderConfig, cut: Cut) -> int:
     """How many numbers a rank's flat buffer of it has: the same, and gaps of alignment."""
-    return lay_out(held_.parameter for held_ in held(model, cut)).numel
+    return length_of(sizes_held(model, cut))
 
 
 def blocks_of(model: DecoderConfig, pp: int, stage: int) -> int:

@@ -6,7 +6,7 @@ operations as `flops` counts them. Knows no schedule. Shapes: S stages, M micro-
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -84,18 +84,19 @@ class ModelCosts:
         x, y = np.array([rows]), np.ones(1)
         return float((self._blocks[stage] * blocks.at(x, y) + around.at(x, y))[0])
 
-    def visits(self, of: Visits) -> np.ndarray:
-        """[S, V]: each visit of a generation to each stage."""
+    def visits(self, of: Visits) -> list[np.ndarray]:
+        """[V] of each stage: each visit of a generation; one array of all stages that take as long."""
         begins, continues = of.tokens_V > 0, (of.tokens_V == 0) & (of.rows_V > 0)
         rows, ones = of.rows_V, np.ones(len(of.rows_V))
         lengths = np.where(begins, 2 * of.pairs_V / np.maximum(1, of.tokens_V) - 1, 0)
         seen = of.context_V / np.maximum(1, rows)
         prefill = begins * self._part("block", "prefill", of.tokens_V, lengths)
         decode = continues * self._part("block", "decode", rows, seen)
-        found = np.stack([blocks * prefill + blocks * decode for blocks in self._blocks])
-        found[0] += begins * self._part("entry", "prefill", of.tokens_V, ones)
-        found[0] += continues * self._part("entry", "decode", rows, ones)
-        found[-1] += (begins | continues) * self._part("head", "decode", rows, ones)
+        alike = {blocks: blocks * prefill + blocks * decode for blocks in set(self._blocks)}
+        found = [alike[blocks] for blocks in self._blocks]
+        found[0] = found[0] + begins * self._part("entry", "prefill", of.tokens_V, ones)
+        found[0] = found[0] + continues * self._part("entry", "decode", rows, ones)
+        found[-1] = found[-1] + (begins | continues) * self._part("head", "decode", rows, ones)
         return found
 
     def sent(self, tokens: np.ndarray) -> np.ndarray:
@@ -209,9 +210,14 @@ class ModelCosts:
     @cached_property
     def _numbers(self) -> tuple[float, float]:
         """Of the head's matrix, and of a block's on average, on one worker."""
-        blocks = sum(it.numel for it in parameters_of(self.config) if 1 <= it.layer <= self.config.blocks)
         head = self.config.hidden_size * self.config.head_outputs
-        return head / self.place.tp.size, blocks / self.config.blocks / self.place.tp.size
+        return head / self.place.tp.size, _of_blocks(self.config) / self.config.blocks / self.place.tp.size
+
+
+@lru_cache(maxsize=64)
+def _of_blocks(config: DecoderConfig) -> int:
+    """Numbers of all of a model's blocks."""
+    return sum(it.numel for it in parameters_of(config) if 1 <= it.layer <= config.blocks)
 
 
 def _seen(lengths: np.ndarray, window: int) -> np.ndarray:

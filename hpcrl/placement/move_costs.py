@@ -5,7 +5,7 @@ takes every matrix to be cut into equal runs, and turns to be taken evenly. Wher
 a few per cent. Shapes: C cells of a model that the same ranks have; R workers, N nodes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import lcm
@@ -49,10 +49,12 @@ class MoveCosts:
     slots: int
     rates: Rates
     _made: dict[Any, Any] = field(default_factory=dict)
-    _kinds: dict[Any, int] = field(default_factory=dict)
+    _kinds: dict[tuple[Layout, str], dict[bytes, int]] = field(default_factory=dict)
     """What the workers of a node may have, each with a number."""
-    _cells: dict[tuple[int, int, int, int], "_Cells"] = field(default_factory=dict)
-    """By the sizes of tp and pp of a home and of a place."""
+    _numbered: list[np.ndarray] = field(default_factory=list)
+    """By that number [2, S], which stage and which cut of its matrices each worker of the node has, -1 for none."""
+    _sides: dict[tuple[Placed, int], "_Side"] = field(default_factory=dict)
+    _cells: dict[tuple[int, ...], "_Cells"] = field(default_factory=dict)
 
     def nanoseconds(self, home: Placed, place: Placed) -> int:
         """By the planner's transfers."""
@@ -81,49 +83,57 @@ class MoveCosts:
         return np.array([self._made[name] for name in names.tolist()], np.int64)[of_pair].reshape(names_HP.shape)
 
     def _side(self, place: Placed, nodes: int) -> "_Side":
+        if (place, nodes) not in self._sides:
+            self._sides[place, nodes] = self._side_of(place, nodes)
+        return self._sides[place, nodes]
+
+    def _side_of(self, place: Placed, nodes: int) -> "_Side":
         """Of a node, what its workers have there gets a number, the same wherever they have the same."""
-        layout, index = _layout(place), np.arange(len(_holders(place)))
-        holders = list(_holders(place))
-        stage_W, cut_W = (np.full(nodes * self.slots, -1) for _ in range(2))
-        stage_W[holders], cut_W[holders] = index // (layout.tp * layout.dp), index % layout.tp
-        has_NS = np.stack([stage_W, cut_W]).reshape(2, nodes, self.slots).transpose(1, 2, 0)
-        kinds = self._kinds
-        of_nodes = [kinds.setdefault((place.layout, place.backend, it.tobytes()), len(kinds)) for it in has_NS]
-        return _Side(layout, stage_W, cut_W, np.array(of_nodes))
+        layout, holders = _layout(place), np.array(_holders(place))
+        index, has_2W = np.arange(len(holders)), np.full((2, nodes * self.slots), -1)
+        has_2W[:, holders] = index // (layout.tp * layout.dp), index % layout.tp
+        has_N2S = np.ascontiguousarray(has_2W.reshape(2, nodes, self.slots).swapaxes(0, 1))
+        kinds = self._kinds.setdefault((place.layout, place.backend), {})
+        for has_2S in has_N2S:
+            if has_2S.tobytes() not in kinds:
+                kinds[has_2S.tobytes()] = len(self._numbered)
+                self._numbered.append(has_2S)
+        return _Side(layout, np.array([kinds[has_2S.tobytes()] for has_2S in has_N2S]))
 
     def _reckoned(self, homes: "_Sides", places: "_Sides", home_U: np.ndarray, place_U: np.ndarray) -> np.ndarray:
         """Of these pairs, int64 [U]: those that cut a model alike at once."""
         found = np.zeros(len(home_U), np.int64)
-        shapes_UL = np.concatenate([homes.shape_XL[home_U], places.shape_XL[place_U]], axis=1)
-        pair_UN = homes.kind_XN[home_U] * KINDS + places.kind_XN[place_U]
-        order_UN = np.argsort(pair_UN, axis=1, kind="stable")
-        sorted_UN = np.take_along_axis(pair_UN, order_UN, axis=1)
-        is_first_UN = np.diff(sorted_UN, axis=1, prepend=-1) != 0
-        moves_U = (homes.kind_XN[home_U] != places.kind_XN[place_U]).any(axis=1)
-        alike_UL = np.concatenate([shapes_UL, is_first_UN.sum(axis=1, keepdims=True)], axis=1)
-        for alike in np.unique(alike_UL[moves_U], axis=0).tolist():
-            cells, count = self._cells_of(tuple(alike[:4])), alike[4]
-            among = np.flatnonzero(moves_U & (alike_UL == alike).all(axis=1))
+        pair_UN = np.sort(homes.kind_XN[home_U] * KINDS + places.kind_XN[place_U], axis=1)
+        is_first_UN = np.diff(pair_UN, axis=1, prepend=-1) != 0
+        moves_U = np.flatnonzero((homes.kind_XN[home_U] != places.kind_XN[place_U]).any(axis=1))
+        counts_U1 = is_first_UN.sum(axis=1, keepdims=True)
+        alike_UL = np.concatenate([homes.shape_XL[home_U], places.shape_XL[place_U], counts_U1], axis=1)[moves_U]
+        for alike, members in _grouped(alike_UL):
+            cells, count, among = self._cells_of(tuple(alike[:4])), alike[4], moves_U[members]
+            pair_AN = pair_UN[among][is_first_UN[among]].reshape(-1, count)
+            times_AN = np.diff(np.nonzero(is_first_UN[among])[1].reshape(-1, count), axis=1, append=pair_UN.shape[1])
+            pairs_Q, node_AN = np.unique(pair_AN, return_inverse=True)
+            nodes = _Nodes.of(
+                cells, *(self._held_by(cells, side, of) for side, of in enumerate(divmod(pairs_Q, KINDS)))
+            )
             each = max(1, AT_ONCE // (len(cells.numel_C) * count * self.slots))
-            for some in np.split(among, range(each, len(among), each)):
-                node_BN = order_UN[some][is_first_UN[some]].reshape(-1, count)
-                begins_BN = np.nonzero(is_first_UN[some])[1].reshape(-1, count)
-                times_BN = np.diff(begins_BN, axis=1, append=pair_UN.shape[1])
-                workers_BR = (node_BN[:, :, None] * self.slots + np.arange(self.slots)).reshape(len(some), -1)
-                source, target = (
-                    cells.held(number, sides.stage_XW[of[:, None], workers_BR], sides.cut_XW[of[:, None], workers_BR])
-                    for number, (sides, of) in enumerate(((homes, home_U[some]), (places, place_U[some])))
-                )
-                found[some] = self._nearly(cells, source, target, times_BN)
+            for some in np.split(np.arange(len(among)), range(each, len(among), each)):
+                rounds, copied_BR = nodes.together(cells, node_AN.reshape(-1, count)[some], times_AN[some])
+                found[among[some]] = self._nearly(rounds, copied_BR)
         return found
 
-    def _nearly(self, cells: "_Cells", source: np.ndarray, target: np.ndarray, times_BN: np.ndarray) -> np.ndarray:
+    def _held_by(self, cells: "_Cells", side: int, kind_Q: np.ndarray) -> np.ndarray:
+        """bool [Q, C, S]: what workers of nodes of these kinds have, of the home (0) or of the place (1)."""
+        has_2QS = np.stack([self._numbered[kind] for kind in kind_Q.tolist()], axis=1)
+        return cells.held(side, *has_2QS)
+
+    def _nearly(self, rounds: "Sequence[_Traffic]", copied_BR: np.ndarray) -> np.ndarray:
         """Of nodes that have the same, one is reckoned with, as many times as there are."""
-        rounds, copied_BR = _shared_out(cells, source, target, times_BN)
         scaled = [_Traffic(*(each * self.size for each in traffic)) for traffic in rounds]
         return np.rint(self._lasting(scaled, copied_BR * self.size)).astype(np.int64)
 
-    def _cells_of(self, shape: tuple[int, int, int, int]) -> "_Cells":
+    def _cells_of(self, shape: tuple[int, ...]) -> "_Cells":
+        """By the sizes of tp and pp of a home and of a place."""
         if shape not in self._cells:
             home, place = Layout(tp=shape[0], pp=shape[1]), Layout(tp=shape[2], pp=shape[3])
             self._cells[shape] = _Cells.of(_groups(self.config, home.pp, place.pp), home, place)
@@ -175,14 +185,11 @@ def _over(links: Links, sent: np.ndarray, received: np.ndarray) -> np.ndarray:
     return latencies + (both / link.bytes_per_s + (most - both) / links.alone.bytes_per_s) * SECOND
 
 
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """A place, by W workers of whole nodes: which stage and which cut of its matrices each has, -1 for none."""
+class _Side(NamedTuple):
+    """A place, by workers of whole nodes."""
 
     layout: Layout
     """By which matrices are cut there."""
-    stage_W: np.ndarray
-    cut_W: np.ndarray
     kind_N: np.ndarray
     """The number of what each node has."""
 
@@ -192,16 +199,12 @@ class _Sides(NamedTuple):
 
     shape_XL: np.ndarray
     """tp and pp."""
-    stage_XW: np.ndarray
-    cut_XW: np.ndarray
     kind_XN: np.ndarray
 
     @staticmethod
     def of(sides: Sequence[_Side]) -> "_Sides":
         shapes = np.array([(side.layout.tp, side.layout.pp) for side in sides])
-        return _Sides(
-            shapes, *(np.stack([getattr(it, name) for it in sides]) for name in ("stage_W", "cut_W", "kind_N"))
-        )
+        return _Sides(shapes, np.stack([side.kind_N for side in sides]))
 
 
 class _Cells(NamedTuple):
@@ -213,8 +216,8 @@ class _Cells(NamedTuple):
     cut_C: tuple[np.ndarray, np.ndarray]
     """Of both sides, whose tensor rank it is."""
     is_whole_C: np.ndarray
-    packed_C: np.ndarray
-    """Of its numbers, those that lie in many short runs: what tensor ranks have of columns, which are several
+    weights_2C: np.ndarray
+    """Its numbers, and those of them that lie in many short runs: what tensor ranks have of columns, which are several
     matrices'."""
 
     @staticmethod
@@ -229,13 +232,77 @@ class _Cells(NamedTuple):
             members.append(member[group_C])
             cuts.append(run_C // (runs // layout.tp))
         numel_C, columns_C = ((np.array(of) / counts)[group_C] for of in zip(*groups.values(), strict=True))
-        packed_C = columns_C * (runs > 1)
-        return _Cells(numel_C, (members[0], members[1]), (cuts[0], cuts[1]), counts[group_C] == 1, packed_C)
+        weights_2C = np.stack([numel_C, columns_C * (runs > 1)])
+        return _Cells(numel_C, (members[0], members[1]), (cuts[0], cuts[1]), counts[group_C] == 1, weights_2C)
 
-    def held(self, number: int, stage_BR: np.ndarray, cut_BR: np.ndarray) -> np.ndarray:
-        """bool [B, C, R]: what workers with these stages and cuts have, of the home (0) or of the place (1)."""
-        is_own = (self.cut_C[number][:, None] == cut_BR[:, None]) | self.is_whole_C[:, None]
-        return np.ascontiguousarray(self.member_CP[number][:, stage_BR].swapaxes(0, 1)) & is_own
+    def held(self, number: int, stage_QS: np.ndarray, cut_QS: np.ndarray) -> np.ndarray:
+        """bool [Q, C, S]: what workers with these stages and cuts have, of the home (0) or of the place (1)."""
+        is_own = (self.cut_C[number][:, None] == cut_QS[:, None]) | self.is_whole_C[:, None]
+        return np.ascontiguousarray(self.member_CP[number][:, stage_QS].swapaxes(0, 1)) & is_own
+
+
+class _Nodes(NamedTuple):
+    """Q nodes of S workers, by what these have and want: each has an even share of the work, of those who have
+    something and of those who want it."""
+
+    has_QCS: np.ndarray
+    """Who has what, as 1 and 0."""
+    had_QC: np.ndarray
+    crosses_QC: np.ndarray
+    """What a node wants and has not, as 1 and 0."""
+    near_Q2S: np.ndarray
+    """Of numbers, and of packed ones, what workers send within their node in the first round."""
+    wanted_Q2S: np.ndarray
+    far_Q2S: np.ndarray
+    """What they receive from others, to share it in the second round."""
+    spread_Q2S: np.ndarray
+    copied_QS: np.ndarray
+
+    @staticmethod
+    def of(cells: _Cells, source: np.ndarray, target: np.ndarray) -> "_Nodes":
+        """bool [Q, C, S]: who has something, and who wants it."""
+        lack = target & ~source
+        had_QC, lack_QC = (it.sum(axis=2, dtype=np.float64) for it in (source, lack))
+        crosses_QC = (had_QC == 0) & (lack_QC > 0)
+        near_QC = np.where(had_QC > 0, lack_QC, 0.0) / np.maximum(1, had_QC)
+        first_QC = crosses_QC / np.maximum(1, lack_QC)
+        second_QC = crosses_QC * (1 - 1 / np.maximum(1, lack_QC))
+        shares = (source, near_QC), (lack, had_QC > 0), (lack, first_QC), (lack, second_QC)
+        near, wanted, far, spread = (
+            cells.weights_2C @ (who * share[:, :, None]).astype(np.float64) for who, share in shares
+        )
+        copied_QS = cells.numel_C @ (source & target).astype(np.float64)
+        has_QCS, crosses = source.astype(np.float64), crosses_QC.astype(np.float64)
+        return _Nodes(has_QCS, had_QC, crosses, near, wanted, far, spread, copied_QS)
+
+    def together(self, cells: _Cells, node_BN: np.ndarray, times_BN: np.ndarray) -> tuple[list[_Traffic], np.ndarray]:
+        """Both rounds, and what each worker copies, of B pairs of places with these nodes, each so many times."""
+        times_B1N = times_BN[:, None, :].astype(np.float64)
+        crosses_BC, had_BC = ((times_B1N @ of[node_BN])[:, 0] for of in (self.crosses_QC, self.had_QC))
+        share_BC = crosses_BC / np.maximum(1, had_BC)
+        sent_BN2S = cells.weights_2C @ (self.has_QCS[node_BN] * share_BC[:, None, :, None])
+        of_nodes = (self.near_Q2S, self.wanted_Q2S, self.far_Q2S, self.spread_Q2S)
+        near, wanted, far, spread = (_of_workers(of[node_BN]) for of in of_nodes)
+        sent = _of_workers(sent_BN2S)
+        none = np.zeros_like(spread[0])
+        first = _Traffic(near[0], wanted[0], sent[0], far[0], near[1] + wanted[1] + sent[1] + far[1])
+        second = _Traffic(spread[0], spread[0], none, none, 2 * spread[1])
+        return [first, second], self.copied_QS[node_BN].reshape(len(node_BN), -1)
+
+
+def _of_workers(of_BN2S: np.ndarray) -> np.ndarray:
+    """[2, B, R]: the workers of all nodes side by side."""
+    return of_BN2S.transpose(2, 0, 1, 3).reshape(2, len(of_BN2S), -1)
+
+
+def _grouped(rows_XL: np.ndarray) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Each row that there is, rising, and where it is."""
+    if not len(rows_XL):
+        return
+    order = np.lexsort(rows_XL.T[::-1])
+    begins = np.flatnonzero((np.diff(rows_XL[order], axis=0) != 0).any(axis=1)) + 1
+    for members in np.split(order, begins):
+        yield rows_XL[members[0]].tolist(), members
 
 
 def _names(pair_XN: np.ndarray) -> np.ndarray:
@@ -291,38 +358,3 @@ def _groups(config: DecoderConfig, home: int, place: int) -> Mapping[tuple[_Stag
         so_far = sums.get(key, _Numbers(0, 0))
         sums[key] = _Numbers(so_far.all + numel[name], so_far.columns + numel[name] * bool(cut[name]))
     return sums
-
-
-def _shared_out(
-    cells: _Cells, source: np.ndarray, target: np.ndarray, times_BN: np.ndarray
-) -> tuple[list[_Traffic], np.ndarray]:
-    """Both rounds, and what each worker copies: who has something, or wants it, has an even share of the work.
-
-    bool [B, C, R]: of B pairs, who has something, and who wants it, of N nodes with as many workers each, each there so
-    many times.
-    """
-    numel_C, count = cells.numel_C, times_BN.shape[1]
-    lack = target & ~source
-    had_BCN, lack_BCN = (it.reshape(*it.shape[:2], count, -1).sum(axis=3, dtype=np.float64) for it in (source, lack))
-    crosses_BCN = (had_BCN == 0) & (lack_BCN > 0)
-    near_BCN = np.where(had_BCN > 0, lack_BCN, 0.0)
-    first_BCN, each_BCN = crosses_BCN / np.maximum(1, lack_BCN), np.maximum(1, had_BCN)
-    second_BCN = crosses_BCN * (1 - 1 / np.maximum(1, lack_BCN))
-    node_R = np.repeat(np.arange(count), source.shape[2] // count)
-    times_BN1 = times_BN[:, :, None].astype(np.float64)
-    crosses_BC1, had_BC1 = crosses_BCN.astype(np.float64) @ times_BN1, np.maximum(1, had_BCN @ times_BN1)
-    weights_2C = np.stack([numel_C, cells.packed_C])
-    moved = (
-        source * (near_BCN / each_BCN)[:, :, node_R],
-        (lack * (had_BCN > 0)[:, :, node_R]).astype(np.float64),
-        source * (crosses_BC1 / had_BC1),
-        lack * first_BCN[:, :, node_R],
-        lack * second_BCN[:, :, node_R],
-    )
-    (near_sent, near_received, far_sent, far_received, spread), packed = zip(
-        *((both[:, 0], both[:, 1]) for both in (weights_2C @ it for it in moved)), strict=True
-    )
-    first = _Traffic(near_sent, near_received, far_sent, far_received, sum(packed[:4]))
-    none = np.zeros_like(spread)
-    copied_BR = numel_C @ (source & target).astype(np.float64)
-    return [first, _Traffic(spread, spread, none, none, 2 * packed[4])], copied_BR

@@ -3,13 +3,15 @@
 Times are in nanoseconds; a stage does one thing at a time. Shapes: S stages, M micro-batches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcrl.data.pipeline_order import Compute, Exchange, Step, inference_order, training_order
 from hpcrl.ops.pipeline import pipeline
+from hpcrl.placement.visits import Visits
 
 
 class Played(NamedTuple):
@@ -127,13 +129,28 @@ def _ways(stage: int, step: Exchange) -> tuple[bool, bool]:
     return (there, back) if step.lower == stage else (back, there)
 
 
-def visits_duration(costs_SV: np.ndarray, sent_V: np.ndarray) -> float:
+def visits_duration(costs: Sequence[np.ndarray], sent_V: np.ndarray, of: Visits) -> float:
     """Of a generation whose stages make one visit after another, each a tick after the stage before: in a tick all
-    exchange, so that it lasts as long as the slowest."""
-    stages, count = costs_SV.shape
-    if stages == 1 or not count:
-        return float(costs_SV.sum())
-    ticks = np.zeros((stages, count + stages - 1))
-    for stage in range(stages):
-        ticks[stage, stage : stage + count] = costs_SV[stage]
-    return float(ticks.max(axis=0).sum() + sent_V.sum())
+    exchange, so that it lasts as long as the slowest. `costs`: [V] of each stage."""
+    stages = len(costs)
+    if stages == 1 or not len(sent_V):
+        return float((costs[0] * of.times_V).sum())
+    order, first = of.order_V, 0
+    ticks = np.zeros(len(order) + stages - 1)
+    for _, alike in groupby(costs, key=id):
+        count = len(list(alike))
+        slowest = _slowest(costs[first][order], count)
+        found = ticks[first : first + len(slowest)]
+        np.maximum(found, slowest, out=found)
+        first += count
+    return float(ticks.sum() + sent_V[order].sum())
+
+
+def _slowest(costs_V: np.ndarray, stages: int) -> np.ndarray:
+    """[V + stages - 1]: of so many stages that take as long, the slowest of each tick: twice as many at a time."""
+    found, done = np.concatenate([costs_V, np.zeros(stages - 1)]), 1
+    while done < stages:
+        more = min(done, stages - done)
+        found[more:] = np.maximum(found[more:], found[:-more])
+        done += more
+    return found

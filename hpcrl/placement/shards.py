@@ -1,7 +1,7 @@
 """Which parameters a rank of a layout holds: its stage's layers, its tensor rank's part of each. Arithmetic only."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -75,7 +75,7 @@ def stages(config: DecoderConfig, pp: int) -> tuple[range, ...]:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def stage_parameters(config: DecoderConfig, pp: int) -> tuple[tuple[Parameter, ...], ...]:
     """The parameters of each stage, whole, in the order in which its ranks hold them: layer by layer."""
     found: tuple[list[Parameter], ...] = tuple([] for _ in range(pp))
@@ -86,6 +86,19 @@ def stage_parameters(config: DecoderConfig, pp: int) -> tuple[tuple[Parameter, .
         if _is_copied(config, last, parameter):
             found[-1].append(parameter)
     return tuple(map(tuple, found))
+
+
+@lru_cache(maxsize=4096)
+def sizes_held(config: DecoderConfig, cut: Cut) -> tuple[int, ...]:
+    """How many numbers of each of them a rank has, layer by layer, padding included: the same of all tensor ranks.
+    Raises ValueError where the model cannot be cut so."""
+    sizes = _sizes(config, cut.tp)
+    return tuple(sizes[parameter.name] for parameter in stage_parameters(config, cut.pp)[cut.stage])
+
+
+@lru_cache(maxsize=256)
+def _sizes(config: DecoderConfig, tp: int) -> Mapping[str, int]:
+    return {parameter.name: parameter.cut(tp).numel for parameter in parameters_of(config)}
 
 
 @lru_cache(maxsize=256)

@@ -5,6 +5,7 @@ Where nothing changes, rounds are told together, so that a plan costs no more fo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -25,15 +26,8 @@ class Prompts(NamedTuple):
     """Tokens that each will get."""
 
 
-class _Visit(NamedTuple):
-    rows: int
-    tokens: int
-    pairs: int
-    context: float
-    times: int = 1
-
-
-_NOBODY = _Visit(0, 0, 0, 0)
+_Visit = tuple[int, int, int, float, int]
+"""Rows, tokens, pairs, context and times, as `Visits` has them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,19 +51,12 @@ class Visits:
         """How often some rows got a token, in one of the cohorts."""
         return int((self.times_V * (self.rows_V > 0)).sum())
 
-    def one_by_one(self) -> "Visits":
-        """With each visit told by itself."""
+    @cached_property
+    def order_V(self) -> np.ndarray:
+        """One visit after another, as they are numbered here."""
         turns = self.times_V.reshape(-1, self.cohorts)[:, 0]
         of_turn = np.repeat(np.arange(len(turns)), turns)
-        order = (of_turn[:, None] * self.cohorts + np.arange(self.cohorts)).ravel()
-        return Visits(
-            self.rows_V[order],
-            self.tokens_V[order],
-            self.pairs_V[order],
-            self.context_V[order],
-            np.ones(len(order), np.int64),
-            self.cohorts,
-        )
+        return (of_turn[:, None] * self.cohorts + np.arange(self.cohorts)).ravel()
 
 
 def visits_of(prompts: Prompts, slots: int, prefill_tokens: int, stages: int = 1) -> Visits:
@@ -81,12 +68,22 @@ def visits_of(prompts: Prompts, slots: int, prefill_tokens: int, stages: int = 1
     made: list[_Visit] = []
     while True:
         turn = [cohort.visit() for cohort in seated]
-        if not any(visit.rows for visit in turn):
+        if not any(visit[0] for visit in turn):
             break
         made += turn
-        if (more := min(cohort.unchanged() for cohort in seated)) and any(cohort.active for cohort in seated):
+        if (more := _unchanged(seated)) and any(cohort.rows for cohort in seated):
             made += [cohort.repeat(more) for cohort in seated]
     return _told(made, stages)
+
+
+def _unchanged(seated: "Sequence[_Seated]") -> int:
+    """How many visits from now on are only to the rows that there are, in all cohorts."""
+    found = FOREVER
+    for cohort in seated:
+        found = min(found, cohort.unchanged())
+        if not found:
+            break
+    return found
 
 
 def _told(made: Sequence[_Visit], stages: int) -> Visits:
@@ -107,35 +104,34 @@ class _Seated:
         self._next_end = 0
         self._context = 0
         """Tokens that seated rows have."""
-
-    @property
-    def active(self) -> int:
-        return self._scheduler.active
+        self.rows = 0
+        """That are seated."""
 
     def visit(self) -> _Visit:
         """Rows leave, rows enter; those that entered get a token each, or else all do."""
-        if self._ends and self._next_end <= self._round:
+        if self.rows and self._next_end <= self._round:
             self._leave()
         if not self._scheduler.admits:
-            return self.repeat(1) if self.active else _NOBODY
+            return self.repeat(1)
         admission = self._scheduler.admit()
         self._enter(admission.rows)
         read = {self._prompts.numbers[row]: self._prompts.lengths[row] for row in admission.prefilled}
         pairs = sum(length * (length + 1) // 2 for length in read.values())
-        return _Visit(len(admission.rows), sum(read.values()), pairs, 0)
+        return len(admission.rows), sum(read.values()), pairs, 0, 1
 
     def unchanged(self) -> int:
         """How many visits from now on are only to the rows that there are."""
-        if not self.active:
+        if not self.rows:
             return FOREVER if self._scheduler.done else 0
         return 0 if self._scheduler.admits else max(0, self._next_end - self._round)
 
     def repeat(self, times: int) -> _Visit:
         """So many visits at which all rows get a token."""
-        rows, before = self.active, self._context
-        self._round += times * bool(rows)
-        self._context += rows * times
-        return _Visit(rows, 0, 0, before + rows * (times - 1) / 2, times)
+        rows, before = self.rows, self._context
+        if rows:
+            self._round += times
+            self._context += rows * times
+        return rows, 0, 0, before + rows * (times - 1) / 2, times
 
     def _enter(self, rows: Sequence[int]) -> None:
         """Each of them gets its first token in this visit; the others none."""
@@ -143,13 +139,15 @@ class _Seated:
             self._ends[row] = self._round + self._prompts.responses[row] - 1
             self._context += self._prompts.lengths[row] + 1
         self._next_end = min(self._ends.values())
+        self.rows = len(self._ends)
 
     def _leave(self) -> None:
-        seats = self._scheduler.rows(slice(0, self.active))
+        seats = self._scheduler.rows(slice(0, self.rows))
         gone = [slot for slot, row in enumerate(seats) if self._ends[row] <= self._round]
         for slot in gone:
             row = seats[slot]
             del self._ends[row]
             self._context -= self._prompts.lengths[row] + self._prompts.responses[row]
         self._next_end = min(self._ends.values(), default=0)
+        self.rows = len(self._ends)
         self._scheduler.retire(gone)

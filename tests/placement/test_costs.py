@@ -116,9 +116,9 @@ def test_a_generation_is_the_sum_of_its_measured_visits_by_hand(experiment: Any)
     few = replace(experiment, generation=replace(experiment.generation, slots=3))
     costs = model_of(few, linear(experiment))
     blocks, (part,) = costs.models["actor"].blocks, costs.workload.generated(1, 1, 3, 64)
-    each = part.one_by_one()
+    visits = (of[part.order_V] for of in (part.rows_V, part.tokens_V, part.pairs_V, part.context_V))
     expected = 1000 * blocks + 1000 + 2 * costs.workload.samples
-    for rows, tokens, pairs, seen in zip(each.rows_V, each.tokens_V, each.pairs_V, each.context_V, strict=True):
+    for rows, tokens, pairs, seen in zip(*visits, strict=True):
         block = 12 * tokens + 3 * pairs if tokens else 7 * rows + 4 * (seen + rows) / 2
         expected += blocks * (1000 + block) + 1000 + tokens + 1000 + 50 * rows
     found = costs.call_nanoseconds(calls(few)["actor_gen"], placed(Layout()))

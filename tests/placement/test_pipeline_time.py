@@ -9,6 +9,7 @@ import pytest
 from hpcrl.data.pipeline_order import Compute, Exchange, Step, inference_order, training_order
 from hpcrl.ops.library import compiled
 from hpcrl.placement.pipeline_time import Played, duration, in_python, visits_duration
+from hpcrl.placement.visits import Visits
 
 
 def played(stages: int, count: int, trains: bool, sent: int = 7, seed: int = 0) -> Played:
@@ -112,6 +113,23 @@ def test_nothing_gets_faster_where_a_micro_batch_gets_slower() -> None:
 
 
 def test_a_tick_of_a_generation_lasts_as_long_as_its_slowest_stage() -> None:
-    costs = np.array([[1.0, 5, 2], [4.0, 1, 9]])
-    assert visits_duration(costs, np.zeros(3)) == 1 + max(5, 4) + max(2, 1) + 9
-    assert visits_duration(costs[:1], np.zeros(3)) == 8
+    costs = [np.array([1.0, 5, 2]), np.array([4.0, 1, 9])]
+    assert visits_duration(costs, np.zeros(3), turns(1, 1, 1)) == 1 + max(5, 4) + max(2, 1) + 9
+    assert visits_duration(costs[:1], np.zeros(3), turns(1, 1, 1)) == 8
+
+
+@pytest.mark.parametrize("alike", [(1,), (2,), (3, 1), (1, 4, 1), (5, 2, 9)])
+def test_stages_that_take_as_long_are_played_together_like_each_by_itself(alike: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(len(alike))
+    each, sent, of = draw.random((len(alike), 4)), draw.random(4), turns(2, 1, 3, 1)
+    costs = [costs_V for costs_V, stages in zip(each, alike, strict=True) for _ in range(stages)]
+    told = [costs_V[of.order_V] for costs_V in costs]
+    ticks = [[0.0] * stage + costs_V.tolist() + [0.0] * (len(told) - 1 - stage) for stage, costs_V in enumerate(told)]
+    expected = sum(map(max, zip(*ticks, strict=True))) + (sent[of.order_V].sum() if len(told) > 1 else 0.0)
+    assert visits_duration(costs, sent, of) == pytest.approx(expected, rel=1e-12)
+
+
+def turns(*times: int) -> Visits:
+    """Visits to one cohort, made so many times."""
+    nothing = np.zeros(len(times), np.int64)
+    return Visits(nothing, nothing, nothing, nothing, np.array(times), 1)

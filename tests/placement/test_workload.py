@@ -65,13 +65,13 @@ def test_visits_are_those_of_a_generation_token_by_token(stages: int, slots: int
     prompts = Prompts(work.prompts.tolist(), rows, work.responses.tolist())
     found = visits_of(prompts, slots, bound, stages)
     slow = token_by_token(prompts, slots, bound, stages)
-    each = found.one_by_one()
+    rows, tokens = found.rows_V[found.order_V], found.tokens_V[found.order_V]
     whole = len(slow) // stages * stages
-    assert each.rows_V.tolist()[:whole] == [rows for rows, _, _ in slow[:whole]]
-    assert each.tokens_V.tolist()[:whole] == [tokens for _, tokens, _ in slow[:whole]]
+    assert rows.tolist()[:whole] == [rows for rows, _, _ in slow[:whole]]
+    assert tokens.tolist()[:whole] == [tokens for _, tokens, _ in slow[:whole]]
     assert float((found.context_V * found.times_V).sum()) == sum(seen for _, _, seen in slow)
     assert found.rounds == sum(rows > 0 for rows, _, _ in slow)
-    assert int((each.rows_V).sum()) == int(work.responses.sum())
+    assert int(rows.sum()) == int(work.responses.sum())
 
 
 def test_a_generation_of_nothing_has_no_visits() -> None:
