@@ -14,9 +14,10 @@ from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
 from hpcrl.controller.user_code import misuse, place
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import mean_of
 from hpcrl.durable.journal import Cuts
 from hpcrl.errors import InternalError
-from hpcrl.wire.holders import RowSource
+from hpcrl.wire.holders import RowSource, by_copies
 from hpcrl.wire.script_messages import (
     CallAsked,
     CallExecuted,
@@ -279,6 +280,19 @@ class Conversation:
 
     def read(self, step: int, ids: tuple[str, ...], columns: Columns) -> SequenceSample:
         """Rows, which are read by this; waits for those who make them."""
+        sources = self._sources_of(step, ids, columns)
+        with self.resting():
+            return self._guarded(lambda: self._line.rows(ids, sources))
+
+    def mean(self, step: int, ids: tuple[str, ...], columns: Columns) -> float:
+        """The mean of rows, which are read by this, where they are; waits for those who make them."""
+        counted = [each for source in self._sources_of(step, ids, columns) for each in by_copies(source)]
+        with self.resting():
+            totals = self._guarded(lambda: self._line.totals([source for source, _ in counted]))
+        return mean_of((total, times) for total, (_, times) in zip(totals, counted, strict=True))
+
+    def _sources_of(self, step: int, ids: tuple[str, ...], columns: Columns) -> tuple[RowSource, ...]:
+        """Where rows are that are read by this; waits for those who make them."""
         self.current(step, "reading rows")
         turn = self._turn
         assert turn is not None
@@ -289,11 +303,8 @@ class Conversation:
             self._tokens += 1
             token = self._tokens
         self._ask(RowsAsked(step, token, ids, dict(columns)))
-        sources = self._until(lambda: self._sources.pop(token, None))
-        with self.resting():
-            found = self._guarded(lambda: self._line.rows(ids, sources))
         turn.unsaid |= {turn.numbers[maker] for maker in makers}
-        return found
+        return self._until(lambda: self._sources.pop(token, None))
 
     def _stats(self, number: int) -> dict[str, float]:
         turn = self._turn

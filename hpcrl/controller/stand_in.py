@@ -22,6 +22,7 @@ from hpcrl.controller.declared import registered_of
 from hpcrl.controller.user_code import generators
 from hpcrl.data.order import original, sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.data.totals import Total, total_of
 from hpcrl.dataflow.graph import MFC, recipe_name
 from hpcrl.durable.archives import text_row
 from hpcrl.durable.made import Made, origins
@@ -118,6 +119,9 @@ class StandIn:
     def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:
         assert self._rows_asked is not None
         return self._rows(self._rows_asked.step, tuple(ids), self._rows_asked.inputs)
+
+    def totals(self, sources: Sequence[RowSource]) -> list[Total]:
+        return [total_of(self.rows(source.ids, sources)) for source in sources]
 
     def _begun(self, step: int) -> TurnBegun:
         """One turn of two evaluates, if the run does at all."""

@@ -16,6 +16,7 @@ from hpcrl.whereabouts import Doing
 from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.chores import ChoreDone, ChoreFailed, KeepStep, RemoveParts
 from hpcrl.wire.holders import RowSource
+from hpcrl.wire.peer_messages import Fetch, Rows
 from hpcrl.wire.script_messages import FromScript, ToScript
 
 
@@ -348,25 +349,6 @@ class Assemble(msgspec.Struct, frozen=True, tag=True):
 
     step: int
     role: str
-
-
-# ── worker ↔ worker ───────────────────────────────────────────────────────────────────────────────────────────────────
-class Fetch(msgspec.Struct, frozen=True, tag=True):
-    """Send me these rows of your memory."""
-
-    token: int
-    step: int
-    call: str
-    keys: tuple[str, ...]
-    ids: tuple[str, ...]
-
-
-class Rows(msgspec.Struct, frozen=True, tag=True):
-    """Rows asked for; a raw frame per key follows, in the order of `meta.keys`. `missing` says what is not here."""
-
-    token: int
-    meta: SampleMeta | None
-    missing: str = ""
 
 
 ToMaster = (

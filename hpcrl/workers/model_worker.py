@@ -51,6 +51,7 @@ from hpcrl.wire.messages import (
 from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.host import Door, Host, HostContext, Outcome, Work
+from hpcrl.workers.inputs import Gathered
 from hpcrl.workers.mailbox import Job, Mailbox, code_of
 from hpcrl.workers.meter import Meter
 from hpcrl.workers.sample_store import SampleStore
@@ -166,7 +167,7 @@ class ModelWorker:
             case Move():
                 with self._telling(f"moving {job.role} to {ModelName(job.role, job.replica)}"):
                     self._move(job)
-            case (request, inputs, gather_s):
+            case Gathered(request, inputs, gather_s):
                 with self._telling(f"step {request.step} {request.call}, part {request.part}"):
                     self._execute(request, inputs, gather_s)
 
