@@ -168,8 +168,8 @@ class StandIn:
         return SequenceSample.from_rows(ids, {key: self._of_key(step, ids, key, runs) for key, runs in inputs.items()})
 
     def _of_key(self, step: int, ids: tuple[str, ...], key: str, runs: Sequence[Made]) -> list[np.ndarray]:
-        turn = self._turns[step]
-        places = {name: i for i, name in enumerate((*turn.ids, *turn.eval_ids))}
+        turn = self._turns.get(step)  # none of what comes before the loop
+        places = {} if turn is None else {name: i for i, name in enumerate((*turn.ids, *turn.eval_ids))}
         found = []
         for name, of in zip(ids, origins(runs), strict=True):
             maker, own_key, sample = of.call, of.key or key, original(name, of.repeats)

@@ -12,7 +12,7 @@ from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
 from hpcrl.errors import Nature
 from hpcrl.figures import Figures
-from hpcrl.whereabouts import Doing
+from hpcrl.whereabouts import BEFORE_LOOP, Doing
 from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.chores import ChoreDone, ChoreFailed, KeepStep, RemoveParts
 from hpcrl.wire.holders import RowSource
@@ -282,7 +282,7 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
     `ids`, a train_step shows rows. `arguments` are those that a script gives it, as JSON. Where it is `uneven`, some of
-    its samples have no row of some keys: an empty one.
+    its samples have no row of some keys: an empty one. What it makes stays in memory where it is not `spilled`.
     """
 
     id: int
@@ -300,6 +300,15 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     cut: Share = Share()
     arguments: str = ""
     uneven: bool = False
+    spilled: bool = True
+
+    @property
+    def told_as(self) -> tuple[int, str, int]:
+        """Step, call and part, as who executes it says."""
+        return self.step, self.call if self.spilled else f"{self.call}{BEFORE_LOOP}", self.part
+
+    def __str__(self) -> str:
+        return f"{self.call} of step {self.step}" if self.spilled else f"{self.call}{BEFORE_LOOP}"
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):

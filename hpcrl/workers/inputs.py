@@ -119,9 +119,9 @@ class Inputs:
     def doing(self) -> Doing:
         """What is waited for, of the oldest request that is not taken."""
         for it in self._awaited.values():
-            return Doing("gather", f"getting the inputs of {it.call} of step {it.step}", it.step, it.call, it.part)
+            return Doing("gather", f"getting the inputs of {it}", *it.told_as)
         for it in (gathered.request for gathered in self._whole.values()):
-            return Doing("wait", f"waiting to begin {it.call} of step {it.step}", it.step, it.call, it.part)
+            return Doing("wait", f"waiting to begin {it}", *it.told_as)
         return Doing("idle", "idle")
 
     def fetched(self, rows: Rows, frames: Sequence[bytes]) -> None:

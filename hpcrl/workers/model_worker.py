@@ -168,7 +168,8 @@ class ModelWorker:
                 with self._telling(f"moving {job.role} to {ModelName(job.role, job.replica)}"):
                     self._move(job)
             case Gathered(request, inputs, gather_s):
-                with self._telling(f"step {request.step} {request.call}, part {request.part}"):
+                when = f"step {request.step} {request.call}" if request.spilled else str(request)
+                with self._telling(f"{when}, part {request.part}"):
                     self._execute(request, inputs, gather_s)
 
     @contextmanager
@@ -230,8 +231,7 @@ class ModelWorker:
     def _execute(self, request: Request, inputs: SequenceSample, gather_s: float) -> None:
         call, part, replay = self._plan.call(request.call), self._part(request), request.record is not None
         self._meter.begin()
-        what = f"{'replaying' if replay else 'running'} {request.call} of step {request.step}"
-        self._works("execute", what, request.step, request.call, request.part)
+        self._works("execute", f"{'replaying' if replay else 'running'} {request}", *request.told_as)
         if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts, or one that only joins
             inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
         inputs = with_places(inputs, request.ids, request.cut.places)
@@ -305,7 +305,7 @@ class ModelWorker:
             part = self._part(request)
             assert part is not None, "only who works in a part shows rows"
             self._writers.show(request, part.index, sample)
-        elif sample is not None:
+        elif sample is not None and request.spilled:
             self._writers.spill(request, sample)
 
     def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:
