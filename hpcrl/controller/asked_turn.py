@@ -4,9 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from hpcrl.controller.user_code import misuse
+from hpcrl.errors import UserCodeError
 from hpcrl.wire.script_messages import TurnBegun
-
-IN_A_TURN = "Calls belong into the loop: for step in run.steps(): batch = step.batch()."
 
 
 @dataclass
@@ -35,10 +34,9 @@ class AskedTurn:
     def refuse_before(self, doing: str) -> None:
         """Raises UserCodeError where only what belongs to no step may be asked for."""
         if self.is_before:
-            raise misuse(
+            raise outside_a_turn(
                 f"{doing}: the loop has not begun. Before it a script may only ask for registered methods without "
-                "samples.",
-                IN_A_TURN,
+                "samples."
             )
 
     def refuse_other(self, step: int, doing: str) -> None:
@@ -79,3 +77,8 @@ class AskedTurn:
                 f"{doing}: prepare has not taken the group of {role}.",
                 "Take all groups by the run that prepare is given: actor, reward = run.groups(…).",
             )
+
+
+def outside_a_turn(text: str) -> UserCodeError:
+    """Something is asked for that belongs into the loop."""
+    return misuse(text, "Calls belong into the loop: for step in run.steps(): batch = step.batch().")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from hpcrl.controller.asked_turn import IN_A_TURN, AskedTurn
+from hpcrl.controller.asked_turn import AskedTurn, outside_a_turn
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
@@ -192,7 +192,7 @@ class Conversation:
         """Raises UserCodeError where this is not the open turn, or not the script's thread."""
         self._own_thread()
         if self._turn is None:
-            raise misuse(f"{doing}: no turn is open.", IN_A_TURN)
+            raise outside_a_turn(f"{doing}: no turn is open.")
         self._turn.refuse_other(step, doing)
 
     def refuse_before(self, doing: str) -> None:

@@ -176,12 +176,11 @@ class Dispatcher:
             record=self._drift.record_of(unit) if replay else None,
             settings=job.settings,
             version=job.task.version,
-            joins=joins,
             oldest=self.rows.oldest,
             cut=Share(cut.sizes, cut.groups),
             arguments=job.arguments,
             uneven=job.is_uneven,
-            spilled=job.task.leaves_line,
+            leaves="nothing" if joins else "spill" if job.task.leaves_line else "memory",
         )
         gather = frozenset(shares)
         self._in_flight[order.id] = InFlight(job, replay, self._around.clock(), order, gather, joins=joins)

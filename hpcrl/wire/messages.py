@@ -3,7 +3,7 @@
 Knows neither sockets nor what a message leads to. Arrays travel as raw frames beside a `Rows`, never inside a struct.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -282,7 +282,8 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
     `ids`, a train_step shows rows. `arguments` are those that a script gives it, as JSON. Where it is `uneven`, some of
-    its samples have no row of some keys: an empty one. What it makes stays in memory where it is not `spilled`.
+    its samples have no row of some keys: an empty one. What it makes is spilled, stays in
+    memory alone, or is of no use: who `leaves` nothing only computes in step with others.
     """
 
     id: int
@@ -294,21 +295,20 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     record: dict[str, Any] | None
     settings: int = 0
     version: int = 0
-    joins: bool = False
     oldest: int = 0
     shown: tuple[str, ...] = ()
     cut: Share = Share()
     arguments: str = ""
     uneven: bool = False
-    spilled: bool = True
+    leaves: Literal["spill", "memory", "nothing"] = "spill"
 
     @property
     def told_as(self) -> tuple[int, str, int]:
         """Step, call and part, as who executes it says."""
-        return self.step, self.call if self.spilled else f"{self.call}{BEFORE_LOOP}", self.part
+        return self.step, self.call if self.leaves != "memory" else f"{self.call}{BEFORE_LOOP}", self.part
 
     def __str__(self) -> str:
-        return f"{self.call} of step {self.step}" if self.spilled else f"{self.call}{BEFORE_LOOP}"
+        return f"{self.call} of step {self.step}" if self.leaves != "memory" else f"{self.call}{BEFORE_LOOP}"
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):

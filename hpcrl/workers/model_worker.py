@@ -168,7 +168,7 @@ class ModelWorker:
                 with self._telling(f"moving {job.role} to {ModelName(job.role, job.replica)}"):
                     self._move(job)
             case Gathered(request, inputs, gather_s):
-                when = f"step {request.step} {request.call}" if request.spilled else str(request)
+                when = f"step {request.step} {request.call}" if request.leaves != "memory" else str(request)
                 with self._telling(f"{when}, part {request.part}"):
                     self._execute(request, inputs, gather_s)
 
@@ -259,7 +259,7 @@ class ModelWorker:
         self._log.held(request.step, request.call, request.part, outcome.held, outcome.releasing_s)
         self._mailbox.idle()
         self._fault("worker.executed")
-        if request.joins or (part is not None and part.head != self._args.rank):
+        if request.leaves == "nothing" or (part is not None and part.head != self._args.rank):
             outcome = replace(outcome, sample=None)  # the head's alone are held, spilled and told of
         self._answer(request, call, outcome, self._meter.taken(gather_s, seconds, outcome.releasing_s))
         self._fault("worker.replied")
@@ -305,7 +305,7 @@ class ModelWorker:
             part = self._part(request)
             assert part is not None, "only who works in a part shows rows"
             self._writers.show(request, part.index, sample)
-        elif sample is not None and request.spilled:
+        elif sample is not None and request.leaves == "spill":
             self._writers.spill(request, sample)
 
     def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:
