@@ -310,6 +310,13 @@ SECTIONS: Mapping[str, Section] = {
         "rows each, of toy roles on four workers: live, and again in a resumed run that has them on disk.",
         lambda work, _peers: scripted.scripted(work / "scripted"),
     ),
+    "scripted_rows": Section(
+        "Rows that a script reads",
+        "A script on four workers fetches one key of 256 samples, has another read by a computation, and takes the "
+        "means of four: rows of 8 KiB, as 2,048 log-probabilities are. All that its process receives meanwhile is "
+        "counted at its sockets: rows, their names, answers, beats.",
+        lambda work, _peers: scripted.read_rows(work / "rows"),
+    ),
     "segments": Section(
         "Responses in segments",
         "`generation.segment: 512` against none, in one process: 4 responses of 4,096 tokens side by side, then 8 of "

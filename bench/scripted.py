@@ -71,6 +71,27 @@ def _calls(work: Path) -> list[Figure]:
     ]
 
 
+def read_rows(work: Path) -> list[Figure]:
+    """What comes to the script's process beside the rows that it, or its computation, asks for."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    settings = {
+        "algorithm": f"{ROOT}/bench/sides/scripted_rows.py:ALGORITHM",
+        "cluster": {"device": "cpu", "workers_per_node": 4},
+        "control": {"steps": 3, "rehearse": False},  # it writes into a file
+        "toy": {"width": 1024, "rows": 256, "batch_size": 256},
+    }
+    (work / "rows.yaml").write_text(json.dumps(settings))
+    run = work / "rows"
+    _hpcrl("submit", str(work / "rows.yaml"), "--cluster", "local", "--run-dir", str(run), folder=work)
+    last = json.loads((work / "bytes").read_text().splitlines()[-1])
+    read, received, means = last["read"], last["received"], last["for_means"]
+    detail = f"{received - means:,} bytes beside {read:,} of rows, and {means:,} for {last['means']} means"
+    return [
+        Figure("bytes that reach a script over those of the rows that it reads", received / read, "×", "≤ 1.01", detail)
+    ]
+
+
 def _hpcrl(*words: str, folder: Path | None = None, code: int = 0) -> None:
     given = environment() | ({} if folder is None else {"HPCRL_BENCH_FOLDER": str(folder)})
     done = subprocess.run(hpcrl(*words), cwd=ROOT, env=given, capture_output=True, text=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from hpcrl.costs import MOVES, Beside, CallCost, Live, Ranks, Seen, Span, StepCost, UnderWay
+from hpcrl.costs import MOVES, Beside, CallCost, Live, Ranks, Seen, Span, StepCost, UnderWay, is_of_no_step
 from hpcrl.event_log import Entry
 from hpcrl.events import AttemptBegun, StepClosed
 from hpcrl.figures import Figures, added_up, packed
@@ -128,7 +128,7 @@ class CostFold:
         key = it.step, it.call, it.part
         unit, since = self.under_way.pop(key, None), self.sent.pop(key, mono - it.waited_s)
         times = round(self.at_s(since), 4), round(self.at_s(mono), 4), round(it.seconds, 4)
-        cost = self._cost(MOVES if "@" in it.call else it.step, it.call)
+        cost = self._cost(MOVES if is_of_no_step(it.call) else it.step, it.call)
         cost.spans.append(Span(it.part, *times, it.slowest, it.replay or (unit is not None and unit.replay)))
         cost.workers_s += it.workers_s or it.seconds * len(it.ranks)
         cost.tokens += it.tokens

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from hpcrl.figures import Figures, Packed, unpacked
+from hpcrl.whereabouts import BEFORE_LOOP
 
 EVALUATION = "eval_"
 """What the names of evaluation calls begin with."""
@@ -201,9 +202,14 @@ class Live(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, under_way=under_way, open=open_)
 
 
+def is_of_no_step(call: str) -> bool:
+    """Whether it is a move, or comes before a script's loop: a row tells of it with the first step that closes then."""
+    return "@" in call or call.endswith(BEFORE_LOOP)
+
+
 def _is_told(unit: UnderWay, row: StepCost) -> bool:
     """Whether a row tells of this unit as executed, or its step was closed."""
-    calls = row.calls if "@" in unit.call else row.again.get(unit.step, {})
+    calls = row.calls if is_of_no_step(unit.call) else row.again.get(unit.step, {})
     cost = calls.get(unit.call)
     return unit.step == row.step or (cost is not None and any(span.part == unit.part for span in cost.spans))
 

@@ -17,6 +17,11 @@ BEGINNING, WAITING = "beginning messages", "waiting for messages"
 """Operations of two ranks of a group each: members number them apart."""
 
 
+BEFORE_LOOP = " before the loop"
+"""Follows the name of a call that a script asks for before its loop. It belongs to no step, and goes by the step before
+the first turn."""
+
+
 Runs = tuple[tuple[int, int, int], ...]
 """Numbers, as (first, how many, how far apart)."""
 

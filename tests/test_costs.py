@@ -23,7 +23,7 @@ from hpcrl.event_log import Entry
 from hpcrl.events import CommandHeard, Event, StepClosed, StepExtended, StepOpened, WorkersReady
 from hpcrl.figures import Figures, Seconds, packed, unpacked
 from hpcrl.progress import JournalWritten, PartExecuted, PartSent, PartSpilled, Progress, ShardSaved
-from hpcrl.whereabouts import Doing
+from hpcrl.whereabouts import BEFORE_LOOP, Doing
 
 
 class Clock:
@@ -96,6 +96,20 @@ def test_a_move_is_a_cost_of_the_step_that_closes_next() -> None:
     row = clock.fold.row(clock(StepClosed(2, 1.0)), 0, Seen())
     assert row.calls == {"actor@1": CallCost((Span(0, 2.0, 3.0, 0.5, 1),), 0.75)} and row.paused
     assert row.tokens == 0 and clock.live().open == {}
+
+
+def test_what_comes_before_a_scripts_loop_is_a_cost_of_the_step_that_closes_next() -> None:
+    """Beside what the step's own call of that name costs, and though it goes by the step before."""
+    clock = Clock()
+    before = f"actor_told{BEFORE_LOOP}"
+    clock(WorkersReady(2), PartSent(3, before, 0, (0, 1)), PartSent(3, before, 1, (1,)))
+    clock(executed(3, before, 0, 0.5, 1))
+    assert list(clock.live().open) == [MOVES]
+    clock(executed(3, before, 1, 0.5, 1), StepOpened(4, 0, 8), executed(4, "actor_told", 0, 2.0, 0))
+    live = clock.live()
+    row = clock.fold.row(clock(StepClosed(4, 1.0)), 0, Seen())
+    assert {call: len(cost.spans) for call, cost in row.calls.items()} == {"actor_told": 1, before: 2}
+    assert row.again == {} and live.after(row).open == {} and live.after(row).under_way == ()
 
 
 def test_a_row_has_what_the_workers_of_a_call_measured_and_the_slowest_of_them() -> None:

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from hpcrl.controller.asked_turn import AskedTurn
+from hpcrl.controller.asked_turn import AskedTurn, outside_a_turn
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
 from hpcrl.controller.user_code import misuse, place
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import mean_of
 from hpcrl.durable.journal import Cuts
 from hpcrl.errors import InternalError
-from hpcrl.wire.holders import RowSource
+from hpcrl.wire.holders import RowSource, by_copies
 from hpcrl.wire.script_messages import (
     CallAsked,
     CallExecuted,
@@ -86,12 +87,17 @@ class Conversation:
     @property
     def turn(self) -> TurnBegun | None:
         """The turn that is open in this thread."""
-        return self._turn.begun if self._turn else None
+        return self._turn.begun if self._turn and not self._turn.is_before else None
+
+    @property
+    def step(self) -> int | None:
+        """The step that what this thread asks for is told as of; before the loop that before the first turn."""
+        return self._turn.begun.step if self._turn else None
 
     @property
     def settings(self) -> int | None:
         """The version of the run's settings under which the next ask is made; None before the first turn."""
-        if self._turn is None:
+        if self._turn is None or self._turn.is_before:
             return None
         begun, asks = self._turn.begun, self._turn.asks
         return begun.recorded[asks] if asks < len(begun.recorded) else begun.settings
@@ -104,12 +110,20 @@ class Conversation:
         return parts[asks] if asks < len(parts) else None
 
     def begin(self) -> ScriptBegins:
-        """Wait until the script is to begin."""
+        """Wait until the script is to begin: what it asks for now comes before its loop."""
         with self.resting():
             begins = self._guarded(self._line.hear)
         if not isinstance(begins, ScriptBegins):
             raise _unexpected(begins, "before the script had begun")
+        before = TurnBegun(begins.step - 1, (), (), 0, 0)
+        self._turn = self._turns[before.step] = AskedTurn(before, is_before=True)
         return begins
+
+    def begin_loop(self) -> None:
+        """Nothing more is asked for that comes before it."""
+        if self._turn is not None and self._turn.is_before:
+            del self._turns[self._turn.begun.step]
+            self._turn = None
 
     def join(self) -> None:
         """This thread of the script's asks too, in turns of its own."""
@@ -178,48 +192,23 @@ class Conversation:
         """Raises UserCodeError where this is not the open turn, or not the script's thread."""
         self._own_thread()
         if self._turn is None:
-            raise misuse(
-                f"{doing}: no turn is open.",
-                "Calls belong into the loop: for step in run.steps(): batch = step.batch().",
-            )
-        if self._turn.begun.step != step:
-            raise misuse(
-                f"{doing}: it is of step {step}, and step {self._turn.begun.step} has begun.",
-                "Rows and futures live in the turn that made them; keep numbers in run.state.",
-            )
-        if self._turn.is_outside:
-            raise misuse(
-                f"{doing}: run.once is not over.",
-                "Ask before it, and give its function what it needs as arguments.",
-            )
+            raise outside_a_turn(f"{doing}: no turn is open.")
+        self._turn.refuse_other(step, doing)
+
+    def refuse_before(self, doing: str) -> None:
+        """Raises UserCodeError before the loop."""
+        if self._turn is not None:
+            self._turn.refuse_before(doing)
 
     def takes(self, role: str) -> None:
         """This thread takes the group of a role."""
-        turn = self._turn
-        if turn is None or turn.reads is None or role in turn.reads:
-            return
-        if turn.asks:
-            raise misuse(
-                f"{role} is taken after step {turn.begun.step} has asked for calls ahead.",
-                "Take all groups in the first lines of prepare: others wait for those that it may still ask.",
-            )
-        turn.reads.append(role)
+        if self._turn is not None:
+            self._turn.takes(role)
 
     def refuse_ahead(self, role: str, changes: bool, doing: str) -> None:
         """Raises UserCodeError where this thread prepares a step, and must not do that."""
-        turn = self._turn
-        if turn is None or turn.reads is None:
-            return
-        if changes:
-            raise misuse(
-                f"{doing} changes {role} while step {turn.begun.step} is prepared.",
-                "Change roles in the loop: what is prepared ahead reads them as an older step left them.",
-            )
-        if role not in turn.reads:
-            raise misuse(
-                f"{doing}: prepare has not taken the group of {role}.",
-                "Take all groups by the run that prepare is given: actor, reward = run.groups(…).",
-            )
+        if self._turn is not None:
+            self._turn.refuse_ahead(role, changes, doing)
 
     def next_name(self, call: str) -> str:
         """What the call is called where it is asked for next."""
@@ -279,6 +268,19 @@ class Conversation:
 
     def read(self, step: int, ids: tuple[str, ...], columns: Columns) -> SequenceSample:
         """Rows, which are read by this; waits for those who make them."""
+        sources = self._sources_of(step, ids, columns)
+        with self.resting():
+            return self._guarded(lambda: self._line.rows(ids, sources))
+
+    def mean(self, step: int, ids: tuple[str, ...], columns: Columns) -> float:
+        """The mean of rows, which are read by this, where they are; waits for those who make them."""
+        counted = [each for source in self._sources_of(step, ids, columns) for each in by_copies(source)]
+        with self.resting():
+            totals = self._guarded(lambda: self._line.totals([source for source, _ in counted]))
+        return mean_of((total, times) for total, (_, times) in zip(totals, counted, strict=True))
+
+    def _sources_of(self, step: int, ids: tuple[str, ...], columns: Columns) -> tuple[RowSource, ...]:
+        """Where rows are that are read by this; waits for those who make them."""
         self.current(step, "reading rows")
         turn = self._turn
         assert turn is not None
@@ -289,11 +291,8 @@ class Conversation:
             self._tokens += 1
             token = self._tokens
         self._ask(RowsAsked(step, token, ids, dict(columns)))
-        sources = self._until(lambda: self._sources.pop(token, None))
-        with self.resting():
-            found = self._guarded(lambda: self._line.rows(ids, sources))
         turn.unsaid |= {turn.numbers[maker] for maker in makers}
-        return found
+        return self._until(lambda: self._sources.pop(token, None))
 
     def _stats(self, number: int) -> dict[str, float]:
         turn = self._turn
@@ -365,7 +364,7 @@ class Conversation:
 
     def resting(self) -> AbstractContextManager[None]:
         """Within, this thread of the script's waits."""
-        step = self._turn.begun.step if self._turn is not None else 0
+        step = self.turn.step if self.turn is not None else 0
         return nullcontext() if self._silence is None else self._silence.resting(step)
 
     def _guarded(self, act: Callable[[], T]) -> T:

@@ -1,6 +1,5 @@
 """A batch as a script has it: ids, and who made which of its rows. The rows stay where they are, and nothing moves."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,10 @@ class Reader(Protocol):
 
     def read(self, step: int, ids: tuple[str, ...], columns: Columns) -> SequenceSample:
         """The rows of these graph keys. Raises UserCodeError where the turn of this step is over."""
+        ...
+
+    def mean(self, step: int, ids: tuple[str, ...], columns: Columns) -> float:
+        """Over all numbers of these rows, NaN apart; the rows stay where they are. Raises as `read`."""
         ...
 
 
@@ -213,10 +216,12 @@ class DataProto(StandsForRows):
         return {in_script(key, self.dataset): [_sealed(row) for row in found.rows(key)] for key in wanted}
 
     def mean(self, key: str) -> float:
-        """Over all numbers of the rows of a key, NaN apart, which stands for none; NaN where there is no number."""
-        ((_, rows),) = self.fetch(key).items()
-        numbers = [number for row in rows for number in row.ravel().tolist() if number == number]
-        return math.fsum(numbers) / len(numbers) if numbers else math.nan
+        """Over all numbers of the rows of a key, NaN apart, which stands for none; NaN where there is no number.
+
+        Whoever has rows adds up theirs. The sum is exact and rounded once, so it is the same wherever they lie.
+        """
+        (wanted,) = self._graph_keys("mean", [key])
+        return self.reader.mean(self.step, self.ids, {wanted: self.columns[wanted]})
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _with(self, ids: tuple[str, ...], columns: Columns) -> "DataProto":

@@ -49,6 +49,8 @@ class Calls:
         """What a method of a group asks for."""
         doing = f"{role}.{method}"
         it = self.declared.method(role, method)
+        if it is None or it.takes_rows:
+            self.talk.refuse_before(doing)
         if it is not None and not it.takes_rows:
             batch, rest = self._batch(None, doing), given
         else:
@@ -90,6 +92,7 @@ class Calls:
     ) -> Any:
         """Have the script's worker run a function on rows."""
         wanted = str(name or getattr(function, "__name__", type(function).__name__))
+        self.talk.refuse_before(f"run.compute({wanted})")
         batch = self._batch(given, f"run.compute({wanted})")
         if batch is None:
             raise not_a_batch(given, f"run.compute({wanted})")
@@ -99,7 +102,7 @@ class Calls:
 
     def _batch(self, given: object, doing: str) -> DataProto | None:
         if given is None:
-            self.talk.current(self.talk.turn.step if self.talk.turn else 0, doing)
+            self.talk.current(self.talk.step or 0, doing)
             return None
         if not isinstance(given, StandsForRows):
             raise not_a_batch(given, doing)
@@ -121,22 +124,22 @@ class Calls:
             refuse_empty(batch, doing)
         inputs = self._inputs(call, batch, doing) if batch is not None else {}
         ids = batch.ids if batch is not None else numbered(ways.values)
-        turn, name = self.talk.turn, self.talk.next_name(call.name)
-        assert turn is not None
+        step, name = self.talk.step, self.talk.next_name(call.name)
+        assert step is not None
         if name != call.name and any(name == other.name for other in self.declared.calls):
             raise misuse(f"{name} is a call of the recipe, and what {call.name} is called here.", "Rename one.")
         if computation is not None:
             told = Computation(call, computation.function, computation.arguments, place())
-            self.computations.register(turn.step, name, told)
+            self.computations.register(step, name, told)
         number = self.talk.ask(call.name, ids, inputs, text, ways.cut)
         it: CallRows | Changed | Values
         if call.dispatch.values:
-            it = Values(self.talk, turn.step, name, number, call.outputs[0], None if ways.single else ways.values)
+            it = Values(self.talk, step, name, number, call.outputs[0], None if ways.single else ways.values)
         elif call.changes or batch is None:
-            it = Changed(self.talk, turn.step, name, number)
+            it = Changed(self.talk, step, name, number)
         else:
             columns = dict.fromkeys(call.outputs, (Made(name, len(ids)),))
-            rows = (turn.step, ids, columns, call.dataset, self.talk, self.talk, name, number)
+            rows = (step, ids, columns, call.dataset, self.talk, self.talk, name, number)
             it = CallRows(*rows) if ways.collect is None else CustomRows(*rows, ways.sizes, ways.collect)
         return Future(it).result() if blocking else Future(it)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import Total
 from hpcrl.wire.holders import RowSource
 from hpcrl.wire.script_messages import FromScript, ToScript
 
@@ -20,4 +21,8 @@ class Line(Protocol):
 
     def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:
         """The rows of these samples, in this order, from whoever has them; waits for them."""
+        ...
+
+    def totals(self, sources: Sequence[RowSource]) -> Sequence[Total]:
+        """What the numbers of each source add up to, as they are held, by whoever has them; waits for them."""
         ...

@@ -65,7 +65,7 @@ def _rehearsed(experiment: ExperimentConfig, turns: int, limit_s: float, compute
         raise _refused(experiment, "it returned without a step.", "Loop over run.steps().")
     if 1 in ends and turns > 1:
         again = _traced(experiment, 2, turns, ends[1].state, AHEAD_S, limit_s, computed)
-        if what := difference([it for it in first.asked if it.step > 1], again.asked):
+        if what := difference(*([it for it in asked if it.step > 1] for asked in (first.asked, again.asked))):
             raise _refused(
                 experiment,
                 f"steps 2 to {turns}, made once more from the state after step 1, went another way. {what} Something "

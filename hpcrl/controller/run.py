@@ -139,6 +139,7 @@ class Run:
         roles and `run.state` as the turn before that one has left them. It changes neither.
         """
         initial = state_text(self.state)
+        self._talk.begin_loop()
         if not self._loops and self._begins.state is not None:
             self._take_state(self._begins.state)
         elif self._talk.turn is None:
@@ -216,6 +217,7 @@ class Run:
         wanted = str(name or getattr(function, "__name__", type(function).__name__))
         turn = self._talk.turn
         step = turn.step if turn else 0
+        self._talk.refuse_before(f"run.once({wanted})")
         self._talk.current(step, f"run.once({wanted})")
         text, values = arguments(wanted, args)
         at = place()

@@ -22,6 +22,7 @@ from hpcrl.controller.declared import registered_of
 from hpcrl.controller.user_code import generators
 from hpcrl.data.order import original, sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.data.totals import Total, total_of
 from hpcrl.dataflow.graph import MFC, recipe_name
 from hpcrl.durable.archives import text_row
 from hpcrl.durable.made import Made, origins
@@ -119,6 +120,9 @@ class StandIn:
         assert self._rows_asked is not None
         return self._rows(self._rows_asked.step, tuple(ids), self._rows_asked.inputs)
 
+    def totals(self, sources: Sequence[RowSource]) -> list[Total]:
+        return [total_of(self.rows(source.ids, sources)) for source in sources]
+
     def _begun(self, step: int) -> TurnBegun:
         """One turn of two evaluates, if the run does at all."""
         batch = self._algorithm.batch(self._experiment)
@@ -164,8 +168,8 @@ class StandIn:
         return SequenceSample.from_rows(ids, {key: self._of_key(step, ids, key, runs) for key, runs in inputs.items()})
 
     def _of_key(self, step: int, ids: tuple[str, ...], key: str, runs: Sequence[Made]) -> list[np.ndarray]:
-        turn = self._turns[step]
-        places = {name: i for i, name in enumerate((*turn.ids, *turn.eval_ids))}
+        turn = self._turns.get(step)  # none of what comes before the loop
+        places = {} if turn is None else {name: i for i, name in enumerate((*turn.ids, *turn.eval_ids))}
         found = []
         for name, of in zip(ids, origins(runs), strict=True):
             maker, own_key, sample = of.call, of.key or key, original(name, of.repeats)

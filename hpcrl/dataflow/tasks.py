@@ -48,6 +48,8 @@ class Task:
     shows: bool = False
     makes: int = 0
     """The version that a change makes; 0: that of its step."""
+    leaves_line: bool = True
+    """Whether it is to be recorded; else it is finished once it is executed, and what it makes is in memory alone."""
 
     @property
     def version(self) -> int:

@@ -137,9 +137,9 @@ class Versions:
             role.readers.pop(held.unit, None)
             role.writers.pop(held.unit, None)
             role.newest = held if held.task.changes == name else role.newest
+        held.recorded |= held.moves is not None or not held.task.leaves_line
         if held.moves is not None:
             del self.moves[held.unit], self._replica(held.moves).moves[held.moves.number]
-            held.recorded = True
         elif held.task.reads is not None and held.task.reads.replica:
             self._has_read(held, held.task.reads)
 

@@ -122,8 +122,9 @@ class Dispatcher:
     def unit_of(self, rank: int, doing: Doing) -> Unit | None:
         """What a worker executes, which says that it does this: of all that it was told to begin and has not answered,
         what it names, or else the first."""
-        begun = [it.unit for it in self._in_flight.values() if it.ready and not it.joins and it.waits_for(rank)]
-        return next((unit for unit in begun if (unit.step, unit.call, unit.part) == doing.unit), (*begun, None)[0])
+        flights = self._in_flight.values()
+        begun = [it.job.told_as for it in flights if it.ready and not it.joins and it.waits_for(rank)]
+        return next((unit for unit in begun if unit == doing.unit), (*begun, None)[0])
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def send_ready(self) -> None:
@@ -141,7 +142,7 @@ class Dispatcher:
             self._around.fault("master.sent" if offer.moves is None else "master.moving")
 
     def _send(self, offer: Offer) -> int:
-        unit, job = offer.unit, self._jobs[offer.unit] if offer.moves is None else self._moving(offer.unit, offer.moves)
+        job = self._jobs[offer.unit] if offer.moves is None else self._moving(offer.unit, offer.moves)
         self._requests += 1
         self._around.fault("master.send" if offer.moves is None else "master.move")
         if offer.moves is None:
@@ -150,7 +151,7 @@ class Dispatcher:
             order = Move(self._requests, offer.moves.role, offer.moves.replica, offer.moves.number)
             flight = InFlight(job, offer.replay, self._around.clock(), order, moves=offer.moves)
             self._in_flight[order.id] = flight
-        self._around.follow(PartSent(unit.step, unit.call, unit.part, job.all_ranks, offer.replay))
+        self._around.follow(PartSent(*job.told_as, job.all_ranks, offer.replay))
         return self._requests
 
     def _join(self, of: Job, part: Part) -> int:
@@ -175,11 +176,11 @@ class Dispatcher:
             record=self._drift.record_of(unit) if replay else None,
             settings=job.settings,
             version=job.task.version,
-            joins=joins,
             oldest=self.rows.oldest,
             cut=Share(cut.sizes, cut.groups),
             arguments=job.arguments,
             uneven=job.is_uneven,
+            leaves="nothing" if joins else "spill" if job.task.leaves_line else "memory",
         )
         gather = frozenset(shares)
         self._in_flight[order.id] = InFlight(job, replay, self._around.clock(), order, gather, joins=joins)
@@ -241,10 +242,12 @@ class Dispatcher:
         del self._in_flight[reply.request]
         if flight.joins:
             return None
-        self._results[flight.unit] = result = self._result(flight)
+        result = self._result(flight)
         writers = [rank for rank in flight.job.heads if flight.replies[rank].meta is not None]
-        self._unspilled.update(((reply.request, rank), flight.unit) for rank in writers)
-        self.metrics.put(flight.unit, result.stats, flight.job.settings)
+        if flight.job.task.leaves_line:
+            self._results[flight.unit] = result
+            self._unspilled.update(((reply.request, rank), flight.unit) for rank in writers)
+            self.metrics.put(flight.unit, result.stats, flight.job.settings)
         self._readiness.executed(flight.unit)
         tokens = 0 if flight.job.task.changes else _tokens(flight.replies[flight.job.head].meta)
         replies = flight.replies.values()
@@ -306,7 +309,7 @@ class Dispatcher:
         seconds, slowest = max((answer.seconds, answer.rank) for answer in answers)
         executed = PartExecuted(
             step=unit.step,
-            call=unit.call,
+            call=flight.job.told_as.call,
             part=unit.part,
             ranks=flight.job.all_ranks,
             seconds=seconds,

@@ -12,6 +12,7 @@ from hpcrl.durable.journal import Ids, Numerics, Stats, Trained
 from hpcrl.master.row_table import Key
 from hpcrl.master.shown import NOTHING, ToShow
 from hpcrl.placement.plan import Part
+from hpcrl.whereabouts import BEFORE_LOOP
 from hpcrl.wire.messages import Move, Moved, Reply, Request, Spilled
 
 Inputs = Sequence[tuple[tuple[Key, ...], Ids]]
@@ -50,6 +51,12 @@ class Job:
     def is_uneven(self) -> bool:
         """Whether it reads keys of some samples that others have not."""
         return len({frozenset(key.read_as for key in keys) for keys, _ in self.inputs}) > 1
+
+    @property
+    def told_as(self) -> Unit:
+        """How progress and events have it."""
+        unit = self.task.unit
+        return unit if self.task.leaves_line else unit._replace(call=f"{unit.call}{BEFORE_LOOP}")
 
     @property
     def head(self) -> int:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
-from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.tasks import Task, Unit
 from hpcrl.durable.journal import Called, Done, Event, Trained
 from hpcrl.durable.once import Once, Turn
@@ -22,13 +21,14 @@ from hpcrl.errors import InternalError
 from hpcrl.events import CallStalled, CallWentOn
 from hpcrl.master.ahead import Ahead
 from hpcrl.master.attempt_records import AttemptRecords
+from hpcrl.master.before_loop import BeforeLoop
 from hpcrl.master.divergence import ScriptDiverged, recorded_of, refuse_other_version, unlike_end
 from hpcrl.master.driver import Driver
 from hpcrl.master.numerics import Computing
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.master.turn import OpenTurn, consumed, keys_of
-from hpcrl.master.turn_tasks import tasks_of
+from hpcrl.master.turn_tasks import line_of, tasks_of
 from hpcrl.placement.plan import Plan
 from hpcrl.recipes.algorithm import SCRIPT
 from hpcrl.wire.holders import InSpill
@@ -79,6 +79,7 @@ class ScriptDriver(Driver):
         self._oldest = {} if before is None else before.versions
         self._versions = Counter(self._oldest)
         """How many changes each role has had that were asked for."""
+        self._before = BeforeLoop(cut, dict(self._oldest), plan, self._readiness, self.dispatcher)
         self._ahead.begin(recovery.checkpoint)
         earlier = () if recovery.checkpoint is None else recovery.checkpoint.earlier
         self._expect_replays()
@@ -95,6 +96,7 @@ class ScriptDriver(Driver):
     def _hear_script(self, body: FromScript) -> None:
         match body:
             case NextTurn():
+                self._before.loop_begins()
                 self._wanted, self._ahead.lag = body, body.lag
                 self._readiness.window = WINDOW + body.lag
             case ReadsAhead():
@@ -103,6 +105,9 @@ class ScriptDriver(Driver):
                 self._turn(body.step).is_prepared()
             case LoopAt():
                 self._loop_at = body.step
+            case CallAsked(step=self._before.step):
+                self._around.fault("master.ask")
+                self._before.ask(body)
             case CallAsked():
                 self._ask(self._turn(body.step), body)
             case OnceAsked():
@@ -116,6 +121,7 @@ class ScriptDriver(Driver):
             case ScriptSilent():
                 self._note_silence(body)
             case ScriptEnded():
+                self._before.loop_begins()
                 self._no_more_steps = True
             case _:
                 assert_never(body)
@@ -153,7 +159,8 @@ class ScriptDriver(Driver):
             if turn.ended is not None and not turn.is_over and not any(turn.unexecuted.values()):
                 self._over(turn)
         self._let_do()
-        if self._wanted is not None and self._ahead.is_due(self._wanted.step):
+        self._before.go_on()
+        if self._wanted is not None and self._before.is_over and self._ahead.is_due(self._wanted.step):
             self._begin(self._wanted.step)
         at = self._loop_at
         if at is not None and all(turn.is_over for turn in self._turns.values() if turn.step < at):
@@ -245,7 +252,7 @@ class ScriptDriver(Driver):
         assert not isinstance(recorded, Once), "an ask that is like what was recorded is of its kind"
         mfc = self._plan.call(asked.call)
         reads: Mapping[str, int] = self._versions if turn.ahead is None else turn.ahead.versions
-        called = self._called(asked, mfc, reads) if recorded is None else recorded
+        called = line_of(asked, mfc, reads, self._source, self._plan) if recorded is None else recorded
         refuse_other_version(turn, called, mfc.role, reads.get(mfc.role, 0) + bool(mfc.changes), asked.at)
         if mfc.changes:
             self._versions[mfc.changes] = called.version
@@ -265,23 +272,6 @@ class ScriptDriver(Driver):
         self._take_over(turn, called, [task.unit for task in tasks])
         if not turn.unexecuted[called.number]:
             self._tell_executed(turn, called.number)
-
-    def _called(self, asked: CallAsked, mfc: MFC, reads: Mapping[str, int]) -> Called:
-        parts, partitions, minibatches = self._source.cut_call(mfc, asked.ids, asked.cut)
-        return Called(
-            step=asked.step,
-            number=asked.number,
-            call=asked.call,
-            ids=asked.ids,
-            inputs=asked.inputs,
-            parts=parts,
-            partitions=partitions,
-            minibatches=minibatches,
-            version=reads.get(mfc.role, 0) + bool(mfc.changes),
-            settings=self._plan.settings,
-            arguments=asked.arguments,
-            at=asked.at,
-        )
 
     def _take_over(self, turn: OpenTurn, called: Called, units: Sequence[Unit]) -> None:
         """Of these units, what older attempts have recorded: rows are read, changes are replayed."""
@@ -310,10 +300,15 @@ class ScriptDriver(Driver):
         super()._executed(task)
         turn = self._turns.get(task.unit.step)
         if turn is None:
+            self._executed_before(task.unit)
             return
         number = turn.executed(task.unit)
         if number is not None and self._drift.recorded(task.unit) is None:
             self._tell_executed(turn, number)
+
+    def _executed_before(self, unit: Unit) -> None:
+        if unit.step == self._before.step and (number := self._before.executed(unit)) is not None:
+            self._answer(CallExecuted(unit.step, number, {}))
 
     def _tell_executed(self, turn: OpenTurn, number: int) -> None:
         call = turn.lines.asks[number - 1].call

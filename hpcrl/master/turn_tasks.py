@@ -1,4 +1,4 @@
-"""The units of a call that a script has asked for: what each consumes, reads and changes. Pure."""
+"""The line of a call that a script has asked for, and its units: what each consumes, reads and changes. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,8 +6,29 @@ from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.journal import Called, Ids
 from hpcrl.durable.made import at
+from hpcrl.master.stepping import StepSource
 from hpcrl.master.turn import OpenTurn, consumed
 from hpcrl.placement.plan import Plan
+from hpcrl.wire.script_messages import CallAsked
+
+
+def line_of(asked: CallAsked, mfc: MFC, reads: Mapping[str, int], source: StepSource, plan: Plan) -> Called:
+    """Of one that has none yet; `reads` counts the changes of roles as it reads them."""
+    parts, partitions, minibatches = source.cut_call(mfc, asked.ids, asked.cut)
+    return Called(
+        step=asked.step,
+        number=asked.number,
+        call=asked.call,
+        ids=asked.ids,
+        inputs=asked.inputs,
+        parts=parts,
+        partitions=partitions,
+        minibatches=minibatches,
+        version=reads.get(mfc.role, 0) + bool(mfc.changes),
+        settings=plan.settings,
+        arguments=asked.arguments,
+        at=asked.at,
+    )
 
 
 def tasks_of(

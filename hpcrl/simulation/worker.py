@@ -250,7 +250,7 @@ class Worker:
     def _made(self, call: MFC, request: Request) -> SampleMeta | None:
         """Of a part's head alone, what it made; of a change, what it shows."""
         ids, keys = (request.shown, call.shown) if call.changes else (request.ids, call.outputs)
-        if not ids or not keys or request.joins:
+        if not ids or not keys or request.leaves == "nothing":
             return None
         lengths = tuple(zip(map(self._world.rows.made, ids), strict=True))
         return SampleMeta(ids, dict.fromkeys(keys, KeyMeta("float32", lengths)))

@@ -1,6 +1,9 @@
 """Where rows are and how they are named on the wire: a row is (step, call that made it, key, sample id)."""
 
+from collections import defaultdict
+
 import msgspec
+from msgspec.structs import replace
 
 FROM_DATA = ""
 """In the place of a call: the data set made the row."""
@@ -42,3 +45,13 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
     holders: tuple[Holder, ...]
     names: dict[str, tuple[str, ...]] = {}
     copies: dict[str, tuple[str, ...]] = {}
+
+
+def by_copies(source: RowSource) -> list[tuple[RowSource, int]]:
+    """The rows of a source as they are held, apart by how many copies a reader has of each."""
+    if not source.copies:
+        return [(source, 1)]
+    alike: dict[int, list[str]] = defaultdict(list)
+    for sample in source.ids:
+        alike[len(source.copies[sample])].append(sample)
+    return [(replace(source, ids=tuple(ids), copies={}), times) for times, ids in alike.items()]

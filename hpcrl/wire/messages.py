@@ -3,7 +3,7 @@
 Knows neither sockets nor what a message leads to. Arrays travel as raw frames beside a `Rows`, never inside a struct.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,10 +12,11 @@ from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
 from hpcrl.errors import Nature
 from hpcrl.figures import Figures
-from hpcrl.whereabouts import Doing
+from hpcrl.whereabouts import BEFORE_LOOP, Doing
 from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.chores import ChoreDone, ChoreFailed, KeepStep, RemoveParts
 from hpcrl.wire.holders import RowSource
+from hpcrl.wire.peer_messages import Fetch, Rows
 from hpcrl.wire.script_messages import FromScript, ToScript
 
 
@@ -281,7 +282,8 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
     `ids`, a train_step shows rows. `arguments` are those that a script gives it, as JSON. Where it is `uneven`, some of
-    its samples have no row of some keys: an empty one.
+    its samples have no row of some keys: an empty one. What it makes is spilled, stays in
+    memory alone, or is of no use: who `leaves` nothing only computes in step with others.
     """
 
     id: int
@@ -293,12 +295,20 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     record: dict[str, Any] | None
     settings: int = 0
     version: int = 0
-    joins: bool = False
     oldest: int = 0
     shown: tuple[str, ...] = ()
     cut: Share = Share()
     arguments: str = ""
     uneven: bool = False
+    leaves: Literal["spill", "memory", "nothing"] = "spill"
+
+    @property
+    def told_as(self) -> tuple[int, str, int]:
+        """Step, call and part, as who executes it says."""
+        return self.step, self.call if self.leaves != "memory" else f"{self.call}{BEFORE_LOOP}", self.part
+
+    def __str__(self) -> str:
+        return f"{self.call} of step {self.step}" if self.leaves != "memory" else f"{self.call}{BEFORE_LOOP}"
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):
@@ -348,25 +358,6 @@ class Assemble(msgspec.Struct, frozen=True, tag=True):
 
     step: int
     role: str
-
-
-# ── worker ↔ worker ───────────────────────────────────────────────────────────────────────────────────────────────────
-class Fetch(msgspec.Struct, frozen=True, tag=True):
-    """Send me these rows of your memory."""
-
-    token: int
-    step: int
-    call: str
-    keys: tuple[str, ...]
-    ids: tuple[str, ...]
-
-
-class Rows(msgspec.Struct, frozen=True, tag=True):
-    """Rows asked for; a raw frame per key follows, in the order of `meta.keys`. `missing` says what is not here."""
-
-    token: int
-    meta: SampleMeta | None
-    missing: str = ""
 
 
 ToMaster = (

@@ -15,6 +15,7 @@ import numpy as np
 from hpcrl.data.minibatches import cut_of
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import Total
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.wire.address import LOOPBACK_ONLY, Network
@@ -52,6 +53,10 @@ class ScriptLine(Protocol):
 
     def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:
         """The rows of these samples, in this order; waits for them."""
+        ...
+
+    def totals(self, sources: Sequence[RowSource]) -> Sequence[Total]:
+        """What the numbers of each source add up to, as they are held; waits for them."""
         ...
 
     def failed(self, what: str, error: BaseException) -> None:

@@ -14,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcrl.data.samples import SampleMeta, SequenceSample
+from hpcrl.data.totals import Total, total_of
 from hpcrl.errors import InternalError
 from hpcrl.whereabouts import Doing
 from hpcrl.wire.holders import Holder, InMemory, InSpill, RowSource
-from hpcrl.wire.messages import Fetch, Request, Rows
+from hpcrl.wire.messages import Request
+from hpcrl.wire.peer_messages import Fetch, Rows
 from hpcrl.workers.sample_store import SampleStore
 
 Action = Callable[[], None]
@@ -45,11 +47,12 @@ class Peripherals:
 
 
 class Gathered(NamedTuple):
-    """A request and its rows, and how long it took to get them."""
+    """A request and its rows, and how long it took to get them. Or, without rows, the total of each of its sources."""
 
     request: Request
     inputs: SequenceSample
     gather_s: float
+    totals: tuple[Total, ...] = ()
 
 
 def without_inputs(request: Request) -> Gathered:
@@ -58,12 +61,14 @@ def without_inputs(request: Request) -> Gathered:
 
 
 class Pending:
-    """A request, and its rows as far as they have come: one piece per source."""
+    """A request, and its rows as far as they have come: one piece per source. Or the `sums` of them."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, sums: bool) -> None:
         self.request = request
+        self.sums = sums
         self.begun = time.monotonic()
-        self.pieces: list[SequenceSample | None] = [None] * len(request.sources)
+        self.pieces: dict[int, SequenceSample] = {}
+        self.totals: dict[int, Total] = {}
 
     def __str__(self) -> str:
         return f"inputs of step {self.request.step} {self.request.call}"
@@ -99,9 +104,9 @@ class Inputs:
         """Where each rank serves rows."""
         self._addresses = tuple(addresses)
 
-    def gather(self, request: Request) -> None:
-        """Get all rows of a request; `ready` is told when they are here."""
-        pending, self._awaited[request.id] = Pending(request), request
+    def gather(self, request: Request, sums: bool = False) -> None:
+        """Get all rows of a request, or only the `sums` of each source; `ready` is told when they are here."""
+        pending, self._awaited[request.id] = Pending(request, sums), request
         for index, source in enumerate(request.sources):
             self._ask(Wanted(pending, index, source.holders))
         if not request.sources:
@@ -114,15 +119,17 @@ class Inputs:
     def doing(self) -> Doing:
         """What is waited for, of the oldest request that is not taken."""
         for it in self._awaited.values():
-            return Doing("gather", f"getting the inputs of {it.call} of step {it.step}", it.step, it.call, it.part)
+            return Doing("gather", f"getting the inputs of {it}", *it.told_as)
         for it in (gathered.request for gathered in self._whole.values()):
-            return Doing("wait", f"waiting to begin {it.call} of step {it.step}", it.step, it.call, it.part)
+            return Doing("wait", f"waiting to begin {it}", *it.told_as)
         return Doing("idle", "idle")
 
     def fetched(self, rows: Rows, frames: Sequence[bytes]) -> None:
         """A peer has answered."""
         wanted = self._fetching.pop(rows.token)
-        if rows.meta is None:
+        if rows.total is not None:
+            self._summed(wanted, rows.total)
+        elif rows.meta is None:
             missing = f"a peer does not hold what the master says that it holds: {rows.missing}"
             self._next(wanted, InternalError(missing))
         else:
@@ -135,7 +142,7 @@ class Inputs:
         elif isinstance(holder, InMemory):
             token = next(self._tokens)
             self._fetching[token] = wanted
-            fetch = Fetch(token, source.step, source.call, source.keys, source.ids)
+            fetch = Fetch(token, source.step, source.call, source.keys, source.ids, wanted.pending.sums)
             self._through.fetch(self._addresses[holder.rank], fetch)
         elif isinstance(holder, InSpill):
             self._read(wanted, partial(self._through.read_spill, holder, source.ids, source.keys))
@@ -149,19 +156,19 @@ class Inputs:
         except KeyError as error:
             self._next(wanted, error)
         else:
-            self._arrived(wanted, sample)
+            self._here(wanted, sample)()
 
     def _read(self, wanted: Wanted, read: Callable[[], SequenceSample]) -> None:
         """On a reader's thread; what comes of it is told on this one."""
 
         def in_background() -> None:
             try:
-                sample = read()
+                here = self._here(wanted, read())
             except Exception as error:
                 # The name of an exception is unbound when its clause ends, and `later` runs after that.
                 self._through.later(partial(self._next, wanted, error))
             else:
-                self._through.later(partial(self._arrived, wanted, sample))
+                self._through.later(here)
 
         self._through.in_background(in_background)
 
@@ -173,19 +180,30 @@ class Inputs:
         else:
             self._through.fail(str(wanted.pending), error)
 
+    def _here(self, wanted: Wanted, sample: SequenceSample) -> Action:
+        """What is to be done, on the thread of `Inputs`, with rows that this worker has or has read."""
+        if wanted.pending.sums:
+            return partial(self._summed, wanted, total_of(sample))
+        return partial(self._arrived, wanted, sample)
+
+    def _summed(self, wanted: Wanted, total: Total) -> None:
+        wanted.pending.totals[wanted.index] = total
+        self._complete(wanted.pending)
+
     def _arrived(self, wanted: Wanted, piece: SequenceSample) -> None:
         wanted.pending.pieces[wanted.index] = as_read(wanted.source, piece)
         self._complete(wanted.pending)
 
     def _complete(self, pending: Pending) -> None:
-        here = [piece for piece in pending.pieces if piece is not None]
-        if len(here) < len(pending.pieces):
-            return
         request = pending.request
+        if len(pending.pieces) + len(pending.totals) < len(request.sources):
+            return
         self._awaited.pop(request.id, None)
         try:
-            inputs = assemble(request.ids, here, request.uneven)
-            self._whole[request.id] = Gathered(request, inputs, time.monotonic() - pending.begun)
+            here = [pending.pieces[index] for index in sorted(pending.pieces)]
+            inputs = assemble(() if pending.sums else request.ids, here, request.uneven)
+            totals = tuple(pending.totals[index] for index in sorted(pending.totals))
+            self._whole[request.id] = Gathered(request, inputs, time.monotonic() - pending.begun, totals)
         except ValueError as error:
             self._through.fail(str(pending), error)
         else:

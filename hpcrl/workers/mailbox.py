@@ -30,18 +30,17 @@ from hpcrl.wire.messages import (
     Begin,
     BrokenOperation,
     Failed,
-    Fetch,
     Finish,
     Here,
     LetGo,
     Message,
     Move,
     Request,
-    Rows,
     Save,
     Syn,
     Verify,
 )
+from hpcrl.wire.peer_messages import Fetch, Rows
 from hpcrl.wire.script_messages import ToScript
 from hpcrl.workers.inputs import Gathered, Inputs, Peripherals, without_inputs
 from hpcrl.workers.row_server import RowServer
@@ -118,10 +117,10 @@ class Mailbox:
         if request >= 0:
             self._transport.send(Syn(request, self._rank))
         elif (gathered := self._inputs.take(request)) is not None:
-            self.script.arrived(request, gathered.inputs)
+            self.script.arrived(request, gathered)
 
-    def _gather_later(self, request: Request) -> None:
-        self._transport.later(lambda: self._inputs.gather(request))
+    def _gather_later(self, request: Request, sums: bool) -> None:
+        self._transport.later(lambda: self._inputs.gather(request, sums))
 
     def close(self) -> None:
         """Send what was posted, and hear no more."""

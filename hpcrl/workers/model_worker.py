@@ -51,6 +51,7 @@ from hpcrl.wire.messages import (
 from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.host import Door, Host, HostContext, Outcome, Work
+from hpcrl.workers.inputs import Gathered
 from hpcrl.workers.mailbox import Job, Mailbox, code_of
 from hpcrl.workers.meter import Meter
 from hpcrl.workers.sample_store import SampleStore
@@ -166,8 +167,9 @@ class ModelWorker:
             case Move():
                 with self._telling(f"moving {job.role} to {ModelName(job.role, job.replica)}"):
                     self._move(job)
-            case (request, inputs, gather_s):
-                with self._telling(f"step {request.step} {request.call}, part {request.part}"):
+            case Gathered(request, inputs, gather_s):
+                when = f"step {request.step} {request.call}" if request.leaves != "memory" else str(request)
+                with self._telling(f"{when}, part {request.part}"):
                     self._execute(request, inputs, gather_s)
 
     @contextmanager
@@ -229,8 +231,7 @@ class ModelWorker:
     def _execute(self, request: Request, inputs: SequenceSample, gather_s: float) -> None:
         call, part, replay = self._plan.call(request.call), self._part(request), request.record is not None
         self._meter.begin()
-        what = f"{'replaying' if replay else 'running'} {request.call} of step {request.step}"
-        self._works("execute", what, request.step, request.call, request.part)
+        self._works("execute", f"{'replaying' if replay else 'running'} {request}", *request.told_as)
         if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts, or one that only joins
             inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
         inputs = with_places(inputs, request.ids, request.cut.places)
@@ -258,7 +259,7 @@ class ModelWorker:
         self._log.held(request.step, request.call, request.part, outcome.held, outcome.releasing_s)
         self._mailbox.idle()
         self._fault("worker.executed")
-        if request.joins or (part is not None and part.head != self._args.rank):
+        if request.leaves == "nothing" or (part is not None and part.head != self._args.rank):
             outcome = replace(outcome, sample=None)  # the head's alone are held, spilled and told of
         self._answer(request, call, outcome, self._meter.taken(gather_s, seconds, outcome.releasing_s))
         self._fault("worker.replied")
@@ -304,7 +305,7 @@ class ModelWorker:
             part = self._part(request)
             assert part is not None, "only who works in a part shows rows"
             self._writers.show(request, part.index, sample)
-        elif sample is not None:
+        elif sample is not None and request.leaves == "spill":
             self._writers.spill(request, sample)
 
     def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:

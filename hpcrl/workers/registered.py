@@ -89,8 +89,7 @@ def _values(method: Any, it: Registered, work: Work, call: MFC) -> Outcome:
             plain = False
         if not plain:
             raise UserCodeError(
-                f"{call.role}.{call.method} returned {value!r:.200} in step {work.step}, which JSON would not give "
-                "back as it is.",
+                f"{call.role}.{call.method} returned {value!r:.200}, which JSON would not give back as it is.",
                 "Return texts, finite numbers, true, false, null, lists and dicts; rows go by a mode of samples.",
             )
         made.append(np.frombuffer(text, np.uint8))

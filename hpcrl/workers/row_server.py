@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from hpcrl.wire.messages import Fetch, Rows
+from hpcrl.data.totals import total_of
+from hpcrl.wire.peer_messages import Fetch, Rows
 from hpcrl.workers.sample_store import SampleStore
 
 
@@ -13,9 +14,11 @@ class RowServer:
         self._store = store
 
     def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:
-        """The answer and its raw frames: an array per key, or none and what is missing."""
+        """The answer and its raw frames: an array per key, or none and their total, or what is missing."""
         try:
             sample = self._store.take(fetch.step, fetch.call, fetch.ids, fetch.keys)
         except KeyError as error:
             return Rows(fetch.token, None, str(error)), []
+        if fetch.sum:
+            return Rows(fetch.token, None, total=total_of(sample)), []
         return Rows(fetch.token, sample.meta), [np.ascontiguousarray(sample.data[key]).tobytes() for key in sample.keys]

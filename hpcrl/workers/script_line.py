@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import Total
 from hpcrl.errors import StoppedError
 from hpcrl.wire.holders import RowSource
 from hpcrl.wire.messages import Message, Request
 from hpcrl.wire.script_messages import FromScript, OnceDone, ToScript
+from hpcrl.workers.inputs import Gathered
 
 
 class WorkerScriptLine:
@@ -18,7 +20,7 @@ class WorkerScriptLine:
     def __init__(
         self,
         post: Callable[[Message], None],
-        gather: Callable[[Request], None],
+        gather: Callable[[Request, bool], None],
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self.failed = failed
@@ -28,7 +30,7 @@ class WorkerScriptLine:
         self._gather = gather
         self._answers: queue.SimpleQueue[ToScript | None] = queue.SimpleQueue()
         self._numbers = count(-1, -1)
-        self._wanted: dict[int, queue.SimpleQueue[SequenceSample | None]] = {}
+        self._wanted: dict[int, queue.SimpleQueue[Gathered | None]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -47,12 +49,18 @@ class WorkerScriptLine:
         return answer
 
     def rows(self, ids: Sequence[str], sources: Sequence[RowSource]) -> SequenceSample:
-        box: queue.SimpleQueue[SequenceSample | None] = queue.SimpleQueue()
+        return self._gathered("fetch", ids, sources).inputs
+
+    def totals(self, sources: Sequence[RowSource]) -> tuple[Total, ...]:
+        return self._gathered("mean", (), sources, sums=True).totals
+
+    def _gathered(self, what: str, ids: Sequence[str], sources: Sequence[RowSource], sums: bool = False) -> Gathered:
+        box: queue.SimpleQueue[Gathered | None] = queue.SimpleQueue()
         with self._lock:
             number = next(self._numbers)
             self._wanted[number] = box
         step = sources[0].step if sources else 0
-        self._gather(Request(number, step, "fetch", 0, tuple(ids), tuple(sources), None))
+        self._gather(Request(number, step, what, 0, tuple(ids), tuple(sources), None), sums)
         found = box.get()
         if found is None:
             raise StoppedError("the attempt is over.")
@@ -61,11 +69,11 @@ class WorkerScriptLine:
     def answered(self, answer: ToScript) -> None:
         self._answers.put(answer)
 
-    def arrived(self, request: int, rows: SequenceSample) -> None:
-        """All rows of a request of its own, whose number is below 0, are here."""
+    def arrived(self, request: int, gathered: Gathered) -> None:
+        """All rows, or sums, of a request of its own, whose number is below 0, are here."""
         with self._lock:
             box = self._wanted.pop(request)
-        box.put(rows)
+        box.put(gathered)
 
     def close(self) -> None:
         """Whoever waits is told that nothing comes any more."""

@@ -16,7 +16,8 @@ import zmq
 from hpcrl.errors import ExitCode, StoppedError
 from hpcrl.wire.address import LOOPBACK_ONLY, Network
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
-from hpcrl.wire.messages import Beat, Fetch, Message, Rows
+from hpcrl.wire.messages import Beat, Message
+from hpcrl.wire.peer_messages import Fetch, Rows
 
 STOOD_STILL_S = 1.0
 """If a turn takes so much longer than a beat's interval, this process was stopped: that is why it has heard nobody."""

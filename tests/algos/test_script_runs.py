@@ -103,8 +103,9 @@ def test_a_registered_method_of_a_model_gives_in_each_layout_what_one_worker_doe
     for folder in folders:
         folder.mkdir()
     one, d2, t2 = (whole_run(folder, asking(task, layout)) for folder, layout in zip(folders, LAYOUTS, strict=True))
-    for run in (one, d2, t2):
+    for run, workers in ((one, 1), (d2, 2), (t2, 2)):
         assert max(logged(run, "gap")) < 1e-4 and logged(run, "betas") == [0, 0]
+        assert logged(run, "begun") == [workers, workers]
         assert logged(run, "surprise") == pytest.approx(logged(one, "surprise"), rel=1e-4)
         assert logged(run, "beta") == pytest.approx(logged(one, "beta"), rel=1e-4)
     check_struck(tmp_path, asking(task, "d2"), Blow("worker-1", "worker.executed", 4), d2)

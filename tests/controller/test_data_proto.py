@@ -1,5 +1,6 @@
 """The algebra of batches equals that of lists of rows, and whatever does not fit is told at once."""
 
+import math
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpcrl.controller.data_proto import DataProto
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import mean_of, total_of
 from hpcrl.durable.made import Made
 from hpcrl.errors import ExitCode, UserCodeError
 
@@ -31,6 +33,9 @@ class Rows:
             for key, runs in columns.items()
         }
         return SequenceSample.from_rows(ids, rows)
+
+    def mean(self, step, ids, columns):
+        return mean_of([(total_of(self.read(step, ids, columns)), 1)])
 
 
 READER = Rows()
@@ -182,6 +187,10 @@ def test_a_mean_leaves_out_what_is_no_number():
             return SequenceSample.from_rows(ids, {"x": rows})
 
     assert batch_of("abc", {"x": ""}, reader=Numbers()).mean("x") == 3.0
+
+
+def test_without_samples_there_is_no_mean():
+    assert math.isnan(BATCH[:0].mean("x"))
 
 
 def test_a_union_with_itself_is_itself():

@@ -1,5 +1,6 @@
 """Batches whose samples are repeated and whose keys are renamed have the rows that there were, and move none."""
 
+import math
 import re
 
 import numpy as np
@@ -11,11 +12,12 @@ from support.scripted import course, row
 from hpcrl.controller.data_proto import DataProto
 from hpcrl.data.order import copies, group_of, original, row_of, sample_ids
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import mean_of, total_of
 from hpcrl.durable.made import Made, origins
 from hpcrl.errors import UserCodeError
 from hpcrl.master.row_table import RowTable
 from hpcrl.master.turn import keys_of
-from hpcrl.wire.holders import InMemory, InSpill
+from hpcrl.wire.holders import InMemory, InSpill, by_copies
 from hpcrl.workers.inputs import as_read, assemble
 
 IDS = ("q#1.0@0", "b@0#2", "c@1")
@@ -42,6 +44,16 @@ class Rows:
                 held = {key: [row(source.call, key, it) for it in source.ids] for key in source.keys}
                 pieces.append(as_read(source, SequenceSample.from_rows(source.ids, held)))
         return assemble(ids, pieces)
+
+    def mean(self, step, ids, columns):
+        totals = []
+        for keys, of in keys_of(dict(columns), ids):
+            for source in self.table.sources(step, keys, of, 0):
+                for alike, times in by_copies(source):
+                    (key,) = alike.keys
+                    held = {key: [row(alike.call, key, it) for it in alike.ids]}
+                    totals.append((total_of(SequenceSample.from_rows(alike.ids, held)), times))
+        return mean_of(totals)
 
 
 @st.composite
@@ -95,6 +107,8 @@ def test_each_copy_and_each_name_has_the_rows_that_there_were(pair):
     found = batch.fetch(*batch.keys)
     for key in batch.keys:
         np.testing.assert_array_equal(found[key], [keys[key] for _, keys in table])
+        numbers = [number for _, keys in table for number in keys[key].tolist()]
+        assert batch.mean(key) == math.fsum(numbers) / len(numbers)
     parts = batch.chunk(min(3, len(batch)))
     assert DataProto.concat(parts).columns == batch.columns
 

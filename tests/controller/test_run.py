@@ -1,6 +1,7 @@
 """The course of a script: what it asks, in which order, and what it gets, beside a master that is a list."""
 
 import json
+import math
 import random
 import threading
 from contextlib import suppress
@@ -8,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.scripted import EVALUATING, course, row, world_with
+from support.scripted import EVALUATING, FakeMaster, course, row, world_with
 
 from hpcrl.controller.run import follow
+from hpcrl.data.totals import total_of
 from hpcrl.durable.made import Made
 from hpcrl.errors import StoppedError, UserCodeError
 from hpcrl.recipes.algorithm import algorithm_of
@@ -109,6 +111,31 @@ def test_rows_and_means_are_those_of_the_master():
     assert mean == pytest.approx(np.mean(rows["y"]), abs=1e-15)
     assert said.ends[0].read == (1,)
     assert [set(it.inputs) for it in said.asked if isinstance(it, RowsAsked)] == [{"x", "y"}, {"y"}, {"y"}]
+
+
+def test_a_mean_fetches_no_rows_and_is_told_as_read():
+    seen = {}
+
+    class Remote(FakeMaster):
+        def rows(self, ids, sources):
+            raise AssertionError("rows have come to the script")
+
+        def totals(self, sources):
+            return [total_of(FakeMaster.rows(self, source.ids, [source])) for source in sources]
+
+    def script(run, e):
+        (actor,) = run.groups("actor")
+        for step in run.steps():
+            batch = step.batch()
+            batch = batch.union(actor.generate(batch))
+            seen["mean"], seen["ids"], seen["none"] = batch.mean("y"), batch.ids, batch[:0].mean("y")
+
+    world, _ = world_with(script, None)
+    master = Remote(world.computations, turns=1)
+    follow(script, master, world)
+    numbers = [number for it in seen["ids"] for number in row("actor_gen", "y", it).tolist()]
+    assert seen["mean"] == math.fsum(numbers) / len(numbers) and math.isnan(seen["none"])
+    assert master.ends[0].read == (1,)
 
 
 def test_a_computation_gets_its_inputs_and_gives_rows():

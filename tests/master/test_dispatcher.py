@@ -59,6 +59,27 @@ def run_both(stage: Stage) -> tuple[Request, Request]:
     return one, two
 
 
+def test_a_unit_that_leaves_no_line_is_finished_once_it_is_executed_and_its_rows_stay_in_memory() -> None:
+    stage = Stage()
+    told, change = Task(ONE, reads=Version("actor", 0), leaves_line=False), Task(TRAIN, changes="actor")
+    stage.dispatcher.open(1, [Job(told, (), ("y",), (0, 1), (0,), IDS), Job(change, (), (), (0, 1), (0,), ())])
+    stage.dispatcher.send_ready()
+    ((_, request),) = stage.requests()
+    assert (request.call, request.leaves) == ("one", "memory")
+    stage.reply(request, 0)
+    assert [it.call for it in stage.progress] == ["one before the loop"]
+    stage.dispatcher.send_ready()
+    assert not [it for _, it in stage.requests() if it.ids], "what it reads is not changed meanwhile"
+    stage.reply(request, 1)
+    assert [it.call for it in stage.progress] == ["one before the loop"] * 2
+    assert stage.dispatcher.lines() == [] and stage.dispatcher.idle
+    assert stage.dispatcher.rows.sources(1, [Key("one", "y")], IDS, 2) == (
+        RowSource(1, "one", ("y",), IDS, (InMemory(0),)),
+    )
+    stage.dispatcher.send_ready()
+    assert {it.call for _, it in stage.requests()} == {"train"}
+
+
 def test_requests_grow_with_the_rows_of_their_part_alone() -> None:
     heads, ranks = (0, 2, 4, 6), tuple(range(8))
 

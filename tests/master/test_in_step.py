@@ -43,7 +43,7 @@ def opened(stage: Stage, *jobs: list[Job]) -> None:
 
 def sent(stage: Stage) -> list[tuple[int, str, int, bool]]:
     """Rank, call, part, and whether it only joins, of what was sent since the last look."""
-    return [(rank, it.call, it.part, it.joins) for rank, it in requests(stage)]
+    return [(rank, it.call, it.part, it.leaves == "nothing") for rank, it in requests(stage)]
 
 
 def requests(stage: Stage) -> list[tuple[int, Request]]:
@@ -58,9 +58,9 @@ def acks(stage: Stage) -> list[tuple[int, int]]:
 
 
 def answer(stage: Stage, rank: int, request: Request) -> None:
-    meta = None if request.joins else SampleMeta(request.ids, {"y": KeyMeta("int64", ((3,),))})
+    meta = None if request.leaves == "nothing" else SampleMeta(request.ids, {"y": KeyMeta("int64", ((3,),))})
     stage.dispatcher.hear(Reply(request.id, rank, meta, {"n": (1.0, 1.0)}, None, 0.1))
-    if not request.joins:
+    if request.leaves == "spill":
         name = f"{request.call}.{request.part}.h5"
         stage.dispatcher.hear(Spilled(request.id, rank, FileRef(name, 1, 2), 0.1))
 
@@ -98,11 +98,11 @@ def test_after_a_recovery_a_part_that_is_recorded_joins_with_nothing_and_leaves_
     opened(stage, of_call("one"))
     stage.dispatcher.restore({Unit(1, "one", 0): InSpill("old.h5")}, [])
     ((other, own),) = requests(stage)
-    assert (other, own.part, own.joins, own.ids) == (1, 1, False, ("one1",))
+    assert (other, own.part, own.leaves, own.ids) == (1, 1, "spill", ("one1",))
     stage.dispatcher.hear(Syn(own.id, 1))
     assert (1, Ack(own.id)) in stage.sent
     ((rank, joins),) = stage.requests()
-    assert (rank, joins.part, joins.joins, joins.ids) == (0, 0, True, ())
+    assert (rank, joins.part, joins.leaves, joins.ids) == (0, 0, "nothing", ())
     answer(stage, 1, own)
     assert [line.part for line in stage.dispatcher.lines()] == [1]
     assert not stage.dispatcher.idle, "who joined still computes"
@@ -114,7 +114,7 @@ def test_more_units_than_parts_go_in_rounds(stage: Stage) -> None:
     """Of a step that was opened on more workers."""
     opened(stage, of_call("one", units=3))
     first, second, third = requests(stage)
-    assert [(rank, it.part, it.joins) for rank, it in (first, second, third)] == [
+    assert [(rank, it.part, it.leaves == "nothing") for rank, it in (first, second, third)] == [
         (0, 0, False),
         (1, 1, False),
         (0, 2, False),

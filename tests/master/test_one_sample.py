@@ -27,7 +27,8 @@ from hpcrl.durable.journal import Archived, Closed, Compacted, Done, Opened, Tra
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import group_name, read_spill
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
-from hpcrl.wire.messages import Reply, Rows
+from hpcrl.wire.messages import Reply
+from hpcrl.wire.peer_messages import Rows
 
 STEP, GENERATE, TRAIN = 1, "actor_gen", ("actor_train", "critic_train")
 

@@ -8,16 +8,16 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "ask = threading.Thread(target=lambda: actor.generate(batch)); ask.start(); ask.join()",
         "actor.generate(batch, blocking=False)",
     ),
-    "conversation.py: Calls belong into the loop: for step in run.steps(): batch = step.batch().": (
+    "asked_turn.py: Calls belong into the loop: for step in run.steps(): batch = step.batch().": (
         "[*run.steps()]; actor.generate(batch)",
         "actor.generate(batch)",
     ),
-    "conversation.py: Ask before it, and give its function what it needs as arguments.": (
+    "asked_turn.py: Ask before it, and give its function what it needs as arguments.": (
         "run.once(lambda key: actor.generate(batch).ids)",
         "run.once(lambda key, ids: ids[0], drawn.ids)",
     ),
     "groups.py: Rename one.": ("actor.pair(batch); actor.pair(batch)", "actor.pair(batch)"),
-    "conversation.py: Rows and futures live in the turn that made them; keep numbers in run.state.": (
+    "asked_turn.py: Rows and futures live in the turn that made them; keep numbers in run.state.": (
         "kept.append(drawn); kept[0].mean('y')",
         "run.state.setdefault('mean', drawn.mean('y'))",
     ),
@@ -140,15 +140,15 @@ IN_PREPARE: Mapping[str, tuple[str, str]] = {
         "run.rng('noise').random()",
     ),
     "ahead.py: Return what the loop needs: it is step.prepared there.": ("run.state['n'] = 1", "made = 1"),
-    "conversation.py: Change roles in the loop: what is prepared ahead reads them as an older step left them.": (
+    "asked_turn.py: Change roles in the loop: what is prepared ahead reads them as an older step left them.": (
         "actor, critic = run.groups('actor', 'critic'); critic.update(step.batch())",
         "(actor,) = run.groups('actor'); made = step.batch().union(actor.generate(step.batch()))",
     ),
-    "conversation.py: Take all groups by the run that prepare is given: actor, reward = run.groups(…).": (
+    "asked_turn.py: Take all groups by the run that prepare is given: actor, reward = run.groups(…).": (
         "made = taken[0].generate(step.batch())",
         "(actor,) = run.groups('actor'); made = actor.generate(step.batch())",
     ),
-    "conversation.py: Take all groups in the first lines of prepare: others wait for those that it may still ask.": (
+    "asked_turn.py: Take all groups in the first lines of prepare: others wait for those that it may still ask.": (
         "actor = run.group('actor'); made = actor.generate(step.batch()); run.group('reward')",
         "actor, reward = run.groups('actor', 'reward'); made = actor.generate(step.batch())",
     ),

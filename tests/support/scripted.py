@@ -14,6 +14,7 @@ from hpcrl.controller.run import World, follow
 from hpcrl.data.order import original
 from hpcrl.data.rows.vectors import VECTORS
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import Total, total_of
 from hpcrl.durable.made import origins
 from hpcrl.placement.plan import plan_for
 from hpcrl.recipes import toy
@@ -134,6 +135,9 @@ class FakeMaster:
         return SequenceSample.from_rows(
             ids, {key: self._rows(asked.step, ids, key, of) for key, of in asked.inputs.items()}
         )
+
+    def totals(self, sources: Sequence[RowSource]) -> list[Total]:
+        return [total_of(self.rows(source.ids, sources)) for source in sources]
 
     def _rows(self, step: int, ids: Sequence[str], key: str, made: Sequence[Any]) -> list[np.ndarray]:
         found = []

@@ -41,6 +41,7 @@ def actor(at: Any) -> Any:
 
 def loop(run: Any, e: Any) -> None:
     actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
+    begun = actor.remembered()
     for step in run.steps():
         batch = step.batch()
         batch = batch.union(actor.generate(batch))
@@ -51,7 +52,7 @@ def loop(run: Any, e: Any) -> None:
         gaps = [np.abs(a + 2.0 * b).max() for a, b in zip(rows["surprise"], rows["logprobs"], strict=True)]
         critic.update(batch)
         actor.update(batch)
-        step.log(gap=max(gaps), surprise=batch.mean("surprise"), beta=before.pop(), betas=len(before))
+        step.log(gap=max(gaps), surprise=batch.mean("surprise"), beta=before.pop(), betas=len(before), begun=len(begun))
 
 
 ALGORITHM: Any = replace(

@@ -8,10 +8,12 @@ import pytest
 from workers.test_sample_store import sample
 
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.totals import Total
 from hpcrl.wire.channel import Incoming
 from hpcrl.wire.envelope import Envelope, encode
 from hpcrl.wire.holders import Holder, InDataset, InMemory, InSpill, RowSource
-from hpcrl.wire.messages import Fetch, Request, Rows
+from hpcrl.wire.messages import Request
+from hpcrl.wire.peer_messages import Fetch, Rows
 from hpcrl.workers.inputs import Inputs, Peripherals, assemble, unpack
 from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore
@@ -88,6 +90,39 @@ def test_a_request_is_ready_when_the_rows_of_all_holders_are_here() -> None:
         "r": [[3], [3, 3]],
         "x": [[9], [9, 9]],
     }
+
+
+def test_sums_are_those_of_the_rows_of_each_source_wherever_they_lie() -> None:
+    """A peer is asked for its total, and sends no rows."""
+    world = World()
+    world.store.put(1, "gen", sample("ab", "y", 1))
+    world.spills["s.h5"] = sample("ab", "r", 3)
+    peer = SampleStore()
+    peer.put(1, "gen", sample("ab", "z", 2))
+    inputs = world.inputs()
+    holders = {"y": InMemory(0), "z": InMemory(1), "r": InSpill("s.h5"), "x": InDataset("train")}
+    inputs.gather(request(*(source(key, holder) for key, holder in holders.items())), sums=True)
+    [(_, fetch)] = world.asked
+    answer, frames = RowServer(peer).serve(fetch)
+    assert fetch.sum and answer.meta is None and frames == []
+    inputs.fetched(answer, frames)
+    assert world.ready == []
+    world.run_background()
+    taken = inputs.take(7)
+    assert world.ready == [7] and taken is not None and taken.inputs.keys == ()
+    assert taken.totals == tuple(Total((3.0 * value,), 3) for value in (1, 2, 3, 9))
+
+
+@pytest.mark.parametrize("nearest", [InMemory(0), InMemory(1), InSpill("gone.h5")])
+def test_where_the_nearest_holder_has_nothing_to_add_up_the_next_one_does(nearest: Holder) -> None:
+    world = World(spills={"s.h5": sample("ab", "y", 4)})
+    inputs = world.inputs()
+    inputs.gather(request(source("y", nearest, InSpill("s.h5"))), sums=True)
+    for _, fetch in world.asked:
+        inputs.fetched(*RowServer(SampleStore()).serve(fetch))
+    world.run_background()
+    taken = inputs.take(7)
+    assert not world.failed and taken is not None and taken.totals == (Total((12.0,), 3),)
 
 
 def test_a_request_without_inputs_is_ready_at_once() -> None:

@@ -1,0 +1,56 @@
+"""Means of rows, added up where they lie: the same to the bit in memory and in a spill, killed or not."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import means_script
+from support.chaos import Remains, create_run, ends_alike, remains, toy_experiment, whole_run
+from support.faults import Strike
+
+from hpcrl.config.control import Frequency
+
+FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+
+def experiment() -> Any:
+    made = toy_experiment(lost_after_s=60.0, start_timeout_s=60.0)
+    return replace(
+        made,
+        algorithm=f"{Path(means_script.__file__)}:ALGORITHM",
+        control=replace(made.control, steps=3, evaluate=Frequency()),
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Iterator[Remains]:
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        yield remains(whole_run(Path(name), experiment()))
+
+
+def test_a_mean_is_that_of_the_fetched_rows_to_the_bit(undisturbed: Remains) -> None:
+    assert [(row["script/same"], row["script/copied_same"]) for row in undisturbed.metrics] == [(1.0, 1.0)] * 3
+    assert len({row["script/y"] for row in undisturbed.metrics}) == 3
+
+
+# Where somebody passes, how often before, who is killed then; the script's worker is the third. Of what is recorded by
+# then the rows are in spills; others are made again, and lie in memory.
+POINTS = [
+    ("master", "master.ask", 8, "all"),
+    ("master", "journal.after", 10, "self"),
+    ("worker-0", "spill.published", 6, "self"),
+    ("worker-2", "script.answered", 12, "self"),
+    ("worker-2", "script.answered", 27, "all"),
+    ("worker-1", "worker.replied", 9, "worker-2"),
+]
+
+
+@pytest.mark.parametrize(("who", "point", "nth", "target"), POINTS)
+def test_a_script_that_takes_means_is_killed_and_ends_as_if_nothing_had_happened(
+    undisturbed: Remains, folder: Path, who: str, point: str, nth: int, target: str
+) -> None:
+    run = create_run(folder / "run", experiment())
+    ends_alike(run, undisturbed, Strike(folder, "strike", who, point, "KILL", target, nth))
