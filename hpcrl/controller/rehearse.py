@@ -19,6 +19,7 @@ from hpcrl.controller.computations import Computations
 from hpcrl.controller.computed_rows import read_computed, write_computed
 from hpcrl.controller.run import World, follow
 from hpcrl.controller.stand_in import StandIn
+from hpcrl.controller.user_code import keep_exits
 from hpcrl.errors import HpcrlError
 from hpcrl.placement.plan import plan_for
 from hpcrl.processes import die_with_parent
@@ -62,6 +63,7 @@ def main(folder: Path) -> None:
     die_with_parent(order.parent)
     faulthandler.dump_traceback_later(order.limit_s, exit=True)
     sys.dont_write_bytecode = True
+    keep_exits()
     shift_clocks(order.clock_s)
     random.seed(0)
     trace = rehearse(order)

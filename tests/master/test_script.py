@@ -205,3 +205,20 @@ def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(fol
     assert finish(run) == [0], outputs(run)
     rows = {row["step"]: row for row in remains(run).metrics}
     assert [rows[step]["script/lr"] for step in (1, 2, 3)] == [0.05, 0.25, 0.25]
+
+
+def test_a_script_that_ends_its_process_is_told_of_its_line_and_resumed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it forks ends as it wants to."""
+    run = create_run(folder / "run", replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=2)))
+    with monkeypatch.context() as patch:
+        patch.setenv(wayward_script.MOOD, "ends its process")
+        jobs = begin(run, "first")
+        assert jobs.wait_for("master", 60) == ExitCode.USER_CODE, outputs(run)
+        jobs.kill_all()
+        verdict = run.read_verdict(run.newest_attempt())
+    said = r'The script failed in step 1\.\n.*wayward_script\.py", line \d+, in loop\n.*SystemExit: os\._exit\(3\)'
+    assert verdict is not None and re.search(said, verdict.reason, re.DOTALL), verdict
+    monkeypatch.setenv(wayward_script.MOOD, "forks")
+    assert finish(run) == [0], outputs(run)

@@ -14,6 +14,10 @@ def loop(run: Any, e: Any) -> None:
     actor, critic, reward = run.groups("actor", "critic", "reward")
     run.state.setdefault("by", 0.25)
     for step in run.steps():
+        if mood == "ends its process":
+            os._exit(3)
+        if mood == "forks":
+            _fork()
         batch = step.batch()
         batch = batch.union(actor.generate(batch))
         if mood == "other call":
@@ -29,6 +33,14 @@ def loop(run: Any, e: Any) -> None:
             critic.update(batch)
         run.state["by"] = 0.125 if mood == "other state" else e.toy.lr + step.number
         step.log(lr=e.toy.lr)
+
+
+def _fork() -> None:
+    """A process of its own ends as it wants to."""
+    child = os.fork()
+    if not child:
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
 ALGORITHM: Any = replace(toy_script.ALGORITHM, script=loop)
