@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
 from hpcrl.errors import ConfigurationError, HpcrlError
+from hpcrl.hidden_modules import refuse_hiding
 
 D = TypeVar("D")
 
@@ -49,11 +50,13 @@ def find(room: Room[D], name: str, setting: str, fitting: Callable[[str], bool] 
     are proposed for one that is not known.
 
     Raises:
-        ConfigurationError: names `setting`, and the file and line where there is one to fix.
+        ConfigurationError: names `setting`, and the file and line where there is one to fix; one beside the user's that
+            hides a module is such a file.
     """
     given, own = f"{setting} = {name}", _user_file(name)
     path: Path | Traversable
     if own is not None:
+        refuse_hiding(own.parent, given)
         path, attribute, importing = own, name.rpartition(":")[2], functools.partial(_user_module, own)
     elif name in names(room):
         path, attribute = files(room.package) / f"{name}.py", room.attribute
