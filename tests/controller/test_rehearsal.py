@@ -75,9 +75,12 @@ for step in run.steps():
 """
 
 
-def test_a_script_that_keeps_its_state_passes_and_what_it_leaves_out_is_noted(tmp_path):
+def test_a_script_that_keeps_its_state_passes_and_what_it_leaves_out_is_noted(tmp_path, monkeypatch):
+    answered, numbers = rehearsal._answered, []
+    monkeypatch.setattr(rehearsal, "_answered", lambda of, order: numbers.append(order.number) or answered(of, order))
     (note,) = rehearsal.rehearse(experiment_of(tmp_path, GOOD))
     assert "did not ask for actor_train, critic_inf, critic_train, eval_rew, ref_inf, rew_inf." in sorted_calls(note)
+    assert numbers == [0, 1], "who looks at no clock is rehearsed twice"
 
 
 def sorted_calls(note: str) -> str:
@@ -134,7 +137,7 @@ def test_a_computation_that_gives_no_declared_rows_is_told(tmp_path, computation
 
 def order_of(experiment) -> Order:
     beside = experiment.algorithm.rpartition(":")[0]
-    return Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, f"{beside}.npz")
+    return Order(to_dict(experiment), 1, 1, 1, "", 0, 60.0, f"{beside}.npz")
 
 
 def test_a_loop_without_end_and_a_script_that_is_async_pass_once_they_do_as_advised(tmp_path):
