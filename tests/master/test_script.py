@@ -195,6 +195,34 @@ def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_o
     assert remains(run) == undisturbed
 
 
+@pytest.mark.parametrize(
+    "mood",
+    [
+        pytest.param(mood, marks=() if mood in ("a clock", "a file") else pytest.mark.slow)
+        for mood in wayward_script.OUTSIDE
+    ],
+)
+def test_what_a_rehearsal_has_missed_is_found_when_the_script_runs_again_and_never_trained_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mood: str
+) -> None:
+    run = create_run(folder / "run", replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3)))
+    monkeypatch.setenv(wayward_script.MOOD, mood)
+    monkeypatch.setenv(wayward_script.FILE, str(folder / "number"))
+    (folder / "number").write_text("1.0")
+    struck(run, folder)
+    before = [line for line in events(run) if isinstance(line, Done | Trained | Called | Closed)]
+    assert before and before[-1].step == 2, (outputs(run), events(run))
+    (folder / "another").write_text("2.0")
+    (folder / "another").replace(folder / "number")
+    monkeypatch.setenv(wayward_script.FILE, f"{folder}/./number")
+    jobs = begin(run, "again")
+    assert jobs.wait_for("master", 60) == ExitCode.DATA, outputs(run)
+    jobs.kill_all()
+    verdict = run.read_verdict(run.newest_attempt())
+    assert verdict is not None and re.search(r"computes shifted with \[.*\] where it had been with \[", verdict.reason)
+    assert [line for line in events(run) if isinstance(line, Done | Trained | Called | Closed)] == before
+
+
 def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(folder: Path) -> None:
     """A changed setting is seen from the first ask without a line on; before, it would look like another script."""
     experiment = replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3))

@@ -1,12 +1,26 @@
 """A toy's script that does as the environment says: what no script should do."""
 
 import os
+import secrets
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from support import toy_script
 
 MOOD = "HPCRL_TEST_MOOD"
+FILE = "HPCRL_TEST_FILE"
+OUTSIDE: dict[str, Callable[[], float]] = {
+    "a clock": time.time,
+    "how long it has run": time.monotonic,
+    "its process": lambda: float(os.getpid()),
+    "a number of the system's": lambda: float(secrets.randbelow(1 << 30)),
+    "a file": lambda: float(Path(os.environ[FILE]).read_text()),
+    "a variable of the environment": lambda: float(len(os.environ[FILE])),
+}
+"""What decides in such a mood: other things when it runs again."""
 
 
 def loop(run: Any, e: Any) -> None:
@@ -24,7 +38,7 @@ def loop(run: Any, e: Any) -> None:
             batch.union(critic.inference(batch))
         part = batch.filter(list(batch.ids[1:])) if mood == "other rows" else batch
         batch = part.union(reward.inference(part), critic.inference(part))
-        by = 0.5 if mood == "other number" else run.state["by"]
+        by = OUTSIDE[mood]() if mood in OUTSIDE else 0.5 if mood == "other number" else run.state["by"]
         batch = batch.union(run.compute(toy_script.shifted, batch, by))
         critic.update(batch)
         if mood != "ends early":
