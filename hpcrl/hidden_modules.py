@@ -34,11 +34,15 @@ def _owner(name: str) -> str:
     """Whose module of this name there is besides, in words; "" where there is none that matters."""
     if name in sys.stdlib_module_names:
         return f"Python's own module {name}"
-    homes = [sysconfig.get_path(home) for home in ("purelib", "platlib")]
-    if name == OURS or not name.isidentifier() or PathFinder.find_spec(name, homes) is None:
+    if name == OURS or not name.isidentifier() or PathFinder.find_spec(name, _homes()) is None:
         return ""
     owners = metadata.packages_distributions().get(name, ())
     return f"the module {name}, which hpcrl needs" if any(map(_needed().__contains__, map(_plain, owners))) else ""
+
+
+@cache
+def _homes() -> list[str]:
+    return sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
 @cache

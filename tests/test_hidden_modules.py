@@ -78,6 +78,6 @@ def test_what_hides_nothing_that_is_needed_may_have_any_name(tmp_path, monkeypat
     (tmp_path / "json.py").mkdir()
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "utils.py").touch()
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "left"))
+    monkeypatch.setattr("hpcrl.hidden_modules._homes", lambda: [str(tmp_path / "left")])
     refuse_hiding(tmp_path, "algorithm = loop.py:TOY")
     refuse_hiding(tmp_path / "gone", "algorithm = loop.py:TOY")
