@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE := 1
 # DeepSpeed is installed as it is: nothing of it is compiled that hpcrl does not use.
 export DS_BUILD_OPS := 0
 
-.PHONY: help demo test test-all gates flakes lint kill kill-toy same docs vllm peers bench scale ratios slurm-up slurm-down slurm-status clean
+.PHONY: help demo test test-all gates flakes lint kill kill-toy kill-scripts same docs vllm peers bench scale ratios slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
@@ -20,6 +20,7 @@ help:
 	@echo "make flakes    what waits on processes, five times (TIMES=…) on a machine that has more to do (hours)"
 	@echo "make kill      hit every process in every phase of a run, compare bit for bit, write docs/durability.md (an hour)"
 	@echo "make kill-toy  the toy host's kill matrix: more points of the durable protocol, a second each"
+	@echo "make kill-scripts  random scripts (SCRIPTS=500) on the toy host, killed anywhere and compared bit for bit"
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
 	@echo "make docs      write docs/algorithms.md, settings.md, models.md and troubleshooting.md from the declarations, inspect.md's output"
 	@echo "make vllm      an environment of vLLM's own in .vllm, for the tests that need it (a minute, 4 GB)"
@@ -52,6 +53,10 @@ kill: $(STAMP)
 
 kill-toy: $(STAMP)
 	pytest -n $(JOBS) --dist worksteal tests/master/test_kill_matrix.py tests/master/test_moves.py tests/master/test_elastic.py tests/durable/test_durability.py --durations 30
+
+SCRIPTS ?= 500
+kill-scripts: $(STAMP)
+	HPCRL_TEST_SCRIPTS=$(SCRIPTS) pytest -n $(JOBS) --dist worksteal tests/master/test_random_scripts.py
 
 same: $(STAMP)
 	@PYTHONPATH=tools python -P -m same $(BASE) $(if $(CASES),--cases $(CASES)) $(if $(KEEP),--keep)

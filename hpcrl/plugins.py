@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
 from hpcrl.errors import ConfigurationError, HpcrlError
+from hpcrl.hidden_modules import refuse_hiding
 
 D = TypeVar("D")
 
@@ -49,7 +50,8 @@ def find(room: Room[D], name: str, setting: str, fitting: Callable[[str], bool] 
     are proposed for one that is not known.
 
     Raises:
-        ConfigurationError: names `setting`, and the file and line where there is one to fix.
+        ConfigurationError: names `setting`, and the file and line where there is one to fix; one beside the user's that
+            hides a module is such a file.
     """
     imported = sys.modules.get(f"{room.package}.{name}")
     if imported is not None and isinstance(declared := vars(imported).get(room.attribute), room.type):
@@ -57,6 +59,8 @@ def find(room: Room[D], name: str, setting: str, fitting: Callable[[str], bool] 
     given, own = f"{setting} = {name}", _user_file(name)
     path: Path | Traversable
     if own is not None:
+        if _module_name(own) not in sys.modules:
+            refuse_hiding(own.parent, given)
         path, attribute, importing = own, name.rpartition(":")[2], functools.partial(_user_module, own)
     elif name in names(room):
         path, attribute = files(room.package) / f"{name}.py", room.attribute
@@ -108,7 +112,7 @@ def _user_file(place: str) -> Path | None:
 
 def _user_module(path: Path) -> ModuleType:
     """The user's file under a module name of its own, executed once in a process."""
-    own = f"{path.stem}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    own = _module_name(path)
     if own not in sys.modules:
         spec = importlib.util.spec_from_file_location(own, path)
         assert spec is not None and spec.loader is not None, path
@@ -120,6 +124,10 @@ def _user_module(path: Path) -> ModuleType:
             del sys.modules[own]
             raise
     return sys.modules[own]
+
+
+def _module_name(path: Path) -> str:
+    return f"{path.stem}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
 
 
 @contextmanager

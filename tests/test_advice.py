@@ -1307,6 +1307,9 @@ ELSEWHERE = {
         ("recipes/check.py: Leave {} out; in the script, batch.filter leaves samples out.",),
         "recipes/test_check.py::test_what_a_graph_decides_is_refused_where_a_script_does",
     ),
+    "hidden_modules.py: Rename {}, or move it out of {}.": (
+        "test_hidden_modules.py::test_a_file_beside_a_script_that_hides_a_module_is_refused_by_name"
+    ),
     "controller/run.py: Make it a def.": REHEARSED_AGAIN,
     "controller/stand_in.py: If a loop waits for numbers that made-up rows do not have, bound it: "
     "for _ in range(10).": REHEARSED_AGAIN,

@@ -14,7 +14,18 @@ PACKAGE = Path(__file__).parent.parent / "hpcrl"
 
 LAYERS = (
     (
-        *("errors", "events", "member_events", "event_log", "costs", "foreign", "processes", "plugins", "scratch"),
+        *(
+            "errors",
+            "events",
+            "member_events",
+            "event_log",
+            "costs",
+            "foreign",
+            "hidden_modules",
+            "processes",
+            "plugins",
+            "scratch",
+        ),
         *("stacks", "stamps", "whereabouts", "figures", "progress", "phases", "cost_fold", "garbage"),
     ),
     ("config", "dataflow", "families", "backends", "nameresolve"),

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.run import World, follow
 from hpcrl.controller.silence import Silence
+from hpcrl.controller.user_code import keep_exits
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.rundir import RunDirectory
@@ -29,6 +30,7 @@ class ScriptHost:
 
     def __init__(self, context: HostContext) -> None:
         assert context.script is not None, "a worker has a line to its master"
+        keep_exits()
         self._context = context
         self._line = context.script
         plan = context.plan

@@ -2,7 +2,8 @@
 
 The second time they begin, in another process, from the state that the first turn left: as after a kill. Another clock
 and another order of sets are there besides. A script that asks for something else then has kept something outside of
-`run.state`, and would lose it.
+`run.state`, and would lose it. One that has looked at a clock may ask for the same by luck, and is rehearsed again,
+with clocks that jump.
 """
 
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,8 @@ from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
 TURNS = 3
 LIMIT_S = 300.0
-AHEAD_S = 12_345_678.9
-"""How far the clocks are ahead the second time."""
+JUMPING = range(2, 6)
+"""Rehearsals of a script that looks at clocks: four, so that a branch on an even second is missed once in 250 times."""
 TAIL = 4000
 SETTING = "control.rehearse"
 OFF = f"Fix the script. {SETTING} = false leaves the rehearsal out, where it cannot know what the script needs."
@@ -59,20 +61,36 @@ def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator
 
 def _rehearsed(experiment: ExperimentConfig, turns: int, limit_s: float, computed: str) -> Trace:
     """Both rehearsals; what the script asked for in the first. Raises ConfigurationError."""
-    first = _traced(experiment, 1, turns, "", 0.0, limit_s, computed)
+    first = _traced(experiment, _order(experiment, 1, turns, "", 0, limit_s, computed))
     ends = {it.step: it for it in first.asked if isinstance(it, TurnEnded)}
     if not ends:
         raise _refused(experiment, "it returned without a step.", "Loop over run.steps().")
     if 1 in ends and turns > 1:
-        again = _traced(experiment, 2, turns, ends[1].state, AHEAD_S, limit_s, computed)
-        if what := difference(*([it for it in asked if it.step > 1] for asked in (first.asked, again.asked))):
-            raise _refused(
-                experiment,
-                f"steps 2 to {turns}, made once more from the state after step 1, went another way. {what} Something "
-                "lives outside run.state, or a clock or a set decides.",
-                KEEP,
-            )
+        order = partial(_order, experiment, 2, turns, ends[1].state, limit_s=limit_s, computed=computed)
+        asked = _in_turns(first)
+        _compare(experiment, turns, asked, _in_turns(_traced(experiment, order(1))))
+        for number in JUMPING if first.looked else ():
+            again = _answered(experiment, order(number))
+            found = _in_turns(again)
+            # Where it fails, a time limit of its own was over as soon as it began: it has asked for less.
+            _compare(experiment, turns, asked[: len(found)] if again.error else asked, found)
     return first
+
+
+def _in_turns(trace: Trace) -> list[Asked]:
+    """What it asked for from the second turn on: what comes before the loop is asked for each time."""
+    return [it for it in trace.asked if it.step > 1]
+
+
+def _compare(experiment: ExperimentConfig, turns: int, first: Sequence[Asked], again: Sequence[Asked]) -> None:
+    """Raises ConfigurationError where they differ."""
+    if what := difference(first, again):
+        raise _refused(
+            experiment,
+            f"steps 2 to {turns}, made once more from the state after step 1, went another way. {what} "
+            "Something lives outside run.state, or a clock or a set decides.",
+            KEEP,
+        )
 
 
 def difference(first: Sequence[Asked], again: Sequence[Asked]) -> str:
@@ -159,13 +177,15 @@ def _refused(experiment: ExperimentConfig, text: str, advice: str) -> Configurat
     )
 
 
-def _traced(
-    experiment: ExperimentConfig, first: int, last: int, state: str, clock_s: float, limit_s: float, computed: str
-) -> Trace:
+def _order(
+    experiment: ExperimentConfig, first: int, last: int, state: str, number: int, limit_s: float, computed: str
+) -> Order:
+    return Order(to_dict(experiment), os.getpid(), first, last, state, number, limit_s, computed)
+
+
+def _traced(experiment: ExperimentConfig, order: Order) -> Trace:
     """Rehearse these turns. Raises ConfigurationError where the script fails in them."""
-    trace = _answered(
-        experiment, Order(to_dict(experiment), os.getpid(), first, last, state, clock_s, limit_s, computed)
-    )
+    trace = _answered(experiment, order)
     if trace.error:
         failed = trace.error.removeprefix("The script failed in ")
         found = f"failed in {failed}" if failed != trace.error else f"failed:\n{trace.error}"
@@ -179,7 +199,7 @@ def _answered(experiment: ExperimentConfig, order: Order) -> Trace:
         folder = Path(name)
         (folder / ORDER).write_bytes(msgspec.json.encode(order))
         command = [sys.executable, "-m", "hpcrl.controller.rehearse", str(folder)]
-        environment = os.environ | {"PYTHONHASHSEED": str(order.first)}
+        environment = os.environ | {"PYTHONHASHSEED": str(order.number + 1)}
         with open(folder / "said", "wb") as said:
             status = subprocess.call(
                 command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment

@@ -8,17 +8,17 @@ import faulthandler
 import os
 import random
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpcrl.controller.clocks import Clocks
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.computed_rows import read_computed, write_computed
 from hpcrl.controller.run import World, follow
 from hpcrl.controller.stand_in import StandIn
+from hpcrl.controller.user_code import keep_exits
 from hpcrl.errors import HpcrlError
 from hpcrl.placement.plan import plan_for
 from hpcrl.processes import die_with_parent
@@ -39,8 +39,8 @@ class Order(msgspec.Struct, frozen=True):
     first: int
     last: int
     state: str
-    clock_s: float
-    """How far the clocks of the process are ahead."""
+    number: int
+    """Of the rehearsal: which clocks, and which order of sets, it has."""
     limit_s: float
     computed: str
     """The file of the rows that the script computes: written by the first rehearsal, and read, those of its first step,
@@ -54,6 +54,8 @@ class Trace(msgspec.Struct, frozen=True):
     asked: tuple[Asked, ...]
     error: str = ""
     advice: tuple[str, ...] = ()
+    looked: bool = False
+    """Whether it has looked at a clock, at its process, or drawn numbers that no seed decides."""
 
 
 def main(folder: Path) -> None:
@@ -62,9 +64,11 @@ def main(folder: Path) -> None:
     die_with_parent(order.parent)
     faulthandler.dump_traceback_later(order.limit_s, exit=True)
     sys.dont_write_bytecode = True
-    shift_clocks(order.clock_s)
+    keep_exits()
+    clocks = Clocks(order.number)
+    clocks.show()
     random.seed(0)
-    trace = rehearse(order)
+    trace = msgspec.structs.replace(rehearse(order), looked=clocks.looked)
     (folder / TRACE).write_bytes(msgspec.json.encode(trace))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -95,17 +99,6 @@ def rehearse(order: Order) -> Trace:
 
 def _asked(stand_in: StandIn | None) -> tuple[Asked, ...]:
     return tuple(it for it in stand_in.asked if isinstance(it, Asked)) if stand_in else ()
-
-
-def shift_clocks(by_s: float) -> None:
-    """Set this process's clocks ahead, as far as Python's `time` tells them."""
-    for name in ("time", "monotonic", "perf_counter"):
-        setattr(time, name, _ahead(getattr(time, name), by_s))
-        setattr(time, f"{name}_ns", _ahead(getattr(time, f"{name}_ns"), int(by_s * 1e9)))
-
-
-def _ahead(clock: Callable[[], Any], by: float) -> Callable[[], Any]:
-    return lambda: clock() + by
 
 
 if __name__ == "__main__":

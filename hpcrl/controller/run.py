@@ -8,7 +8,9 @@ import inspect
 import json
 import random
 import reprlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,6 +106,7 @@ class Run:
         self._logged: dict[int, dict[str, float]] = {}
         self._ahead: Preparation | None = None
         self._over = False
+        self._thread = threading.get_ident()
         self.state: dict[str, Any] = {}
         """Texts, numbers, lists and dicts, as JSON has them: all that lives from turn to turn."""
         self.experiment = ExperimentView(world.experiments, self._settings)
@@ -226,7 +229,8 @@ class Run:
             if self._world.rehearses:
                 return result_text(f"rehearsed= of {wanted}", rehearsed)
             try:
-                with generators_kept():
+                # Beside the loop, which draws meanwhile, they would be set back under its hands.
+                with generators_kept() if threading.get_ident() == self._thread else nullcontext():
                     made = function(f"{self._world.identity}/{step}/{call}", *values)
             except HpcrlError:
                 raise

@@ -1,5 +1,6 @@
 """Where a script is when it asks, and how it is told what it does wrong. Knows nothing of what it asks."""
 
+import os
 import random
 import sys
 import threading
@@ -8,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import numpy as np
 
 from hpcrl.errors import UserCodeError
+from hpcrl.stacks import Frame
 
 HERE = str(Path(__file__).parent)
 NOT_SHOWN = (HERE, str(Path(HERE).parent / "plugins.py"), "<frozen importlib")
@@ -67,6 +70,20 @@ def told(error: BaseException) -> str:
     frames = [frame for frame in every if is_shown(frame.filename)]
     text = "".join((*traceback.format_list(frames), *traceback.format_exception_only(error)))
     return text.rstrip()[-SHOWN:]
+
+
+def keep_exits() -> None:
+    """Have `os._exit` in the user's code raise SystemExit, which says where it was, as sys.exit does. For this process;
+    one that the user's code forks ends as it wants to."""
+    leave, own = os._exit, os.getpid()
+
+    def kept(status: int) -> NoReturn:
+        caller = sys._getframe(1)
+        if os.getpid() == own and Frame(caller.f_code.co_filename, caller.f_lineno, "").is_users:
+            raise SystemExit(f"os._exit({status!r})")
+        leave(status)
+
+    os._exit = kept
 
 
 def listed(names: object) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import settings
 from hpcrl.errors import ConfigurationError
+from hpcrl.hidden_modules import refuse_hiding
 
 FILES = "code.files"
 MOST_BYTES = 256 << 20
@@ -56,7 +57,8 @@ def collect_code(places: Mapping[str, str], patterns: Sequence[str]) -> UserCode
     """The code at these places, with all that it imports from its folder; and the files that `code.files` names.
 
     Raises:
-        ConfigurationError: a file cannot be read or is no Python, a pattern matches nothing, or all is too large.
+        ConfigurationError: a file cannot be read or is no Python, a file beside it hides a module, a pattern matches
+            nothing, or all is too large.
     """
     of: dict[str, dict[str, bytes]] = {key: _with_imports(key, *_start(place)) for key, place in places.items()}
     if patterns:
@@ -108,6 +110,7 @@ def _start(place: str) -> tuple[Path, Path]:
 
 def _with_imports(setting: str, folder: Path, start: Path) -> dict[str, bytes]:
     """The file, and all modules that it imports, directly or not, from a folder and below."""
+    refuse_hiding(folder, f"{setting} = {start}")
     around = [parent / "__init__.py" for parent in start.parents if folder in parent.parents]
     pending = [start, *(package for package in around if package.is_file())]
     found: dict[str, bytes] = {}

@@ -36,6 +36,10 @@ SHOWN_OF_AN_ERROR = 10_000
 
 
 LONGEST_LINE = 1 << 30
+SHORTER = (
+    "If it is an environment, shorten its message; if it is a reward, return fewer numbers, or lower reward.batch_size "
+    "where it scores several responses at a time."
+)
 NOT_SHOWN = (str(Path(__file__).parent), "<frozen importlib")
 """Files, by the beginnings of their names, whose frames a user's traceback does not need."""
 
@@ -57,7 +61,8 @@ class AnswerBox:
         """
         at = self._slot(number)
         if self._HEADER.size + len(answer) > self._SLOT_BYTES:
-            answer = msgspec.json.encode(Reply(error=f"returned {len(answer)} bytes; {self._SLOT_BYTES} are the most"))
+            error = f"returned {len(answer)} bytes; {self._SLOT_BYTES} are the most. {SHORTER}"
+            answer = msgspec.json.encode(Reply(error=error))
         start = at + self._HEADER.size
         self._memory[start : start + len(answer)] = answer
         self._HEADER.pack_into(self._memory, at, number, len(answer), self._checksum(number, answer))

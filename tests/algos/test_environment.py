@@ -275,6 +275,10 @@ def no_number(messages, row):
     return "so", False, "1"
 
 
+def wordy(messages, row, cut=None):
+    return ("x" * 300_000)[:cut], False, 0.0
+
+
 async def later(messages, row):
     return "so", False, 1
 """
@@ -292,6 +296,7 @@ def test_a_class_is_made_once_and_its_step_answers(tmp_path: Path) -> None:
             process.close()
 
     assert answers("Game", goal=5) == [Result(0.0, message="7: 5 of 1")]
+    assert answers("wordy", cut=1) == [Result(0.0, message="x")]
     assert answers("later") == [Result(1.0, message="so")]
     for name, said in (
         ("silent", "neither over nor has a message"),
@@ -299,6 +304,7 @@ def test_a_class_is_made_once_and_its_step_answers(tmp_path: Path) -> None:
         ("half_a_character", "UnicodeEncodeError: .* surrogates not allowed"),
         ("no_number", r"returned \('so', False, '1'\); expected \(message, done, reward\)"),
         ("together", "it takes several chats together"),
+        ("wordy", "returned 300202 bytes; 262144 are the most. If it is an environment, shorten its message"),
         ("nothing", "has no function 'nothing'"),
     ):
         with pytest.raises(UserCodeError, match=said):

@@ -1,6 +1,7 @@
 """Steps that a script prepares ahead: in which order it asks, what it sees, and what it must not do."""
 
 import json
+import random
 import re
 import threading
 from dataclasses import replace
@@ -122,3 +123,31 @@ def test_the_lag_is_that_of_the_settings():
         course(script_of(2, []), experiments, turns=3)
     assert error.value.advice == ("Write run.steps(prepare=…, lag=e.lag).",)
     assert course(script_of(1, []), experiments, turns=3).ended
+
+
+def test_what_is_done_outside_beside_the_loop_leaves_the_numbers_that_it_draws() -> None:
+    began, drawn, done = (threading.Event() for _ in range(3))
+
+    def send(key: str) -> None:
+        began.set()
+        assert drawn.wait(30)
+
+    def prepare(run, e, step):
+        run.groups("reward")
+        if step.number == 2:
+            run.once(send)
+            done.set()
+
+    numbers = []
+
+    def script(run, e):
+        for step in run.steps(prepare=prepare, lag=1):
+            if step.number == 1:
+                assert began.wait(30)
+                numbers.extend((random.random(), np.random.random()))
+                drawn.set()
+                assert done.wait(30)
+                numbers.extend((random.random(), np.random.random()))
+
+    course(script, turns=2)
+    assert len(set(numbers)) == 4

@@ -1,9 +1,12 @@
-"""Forty scripts with a mistake: each is found before its run is submitted, and told with its line."""
+"""Forty scripts that would go another way after a kill, and others with a mistake: each is found before its run is
+submitted, and told with its line. What only a resumed run can show is in tests/master/test_script.py."""
 
 import re
 import textwrap
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcrl.config.control import ControlConfig, Frequency
@@ -14,8 +17,12 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.recipes.algorithm import algorithm_of
 
 HEAD = """
+import datetime
+import itertools
 import os
 import random
+import secrets
+import tempfile
 import threading
 import time
 import uuid
@@ -28,6 +35,31 @@ from hpcrl.recipes import toy
 count = 0
 seen = {}
 began = time.time()
+numbers = itertools.count(1)
+drawing = (number for number in range(100))
+
+
+class Counted:
+    number = 0
+
+
+def counter():
+    number = 0
+
+    def up():
+        nonlocal number
+        number += 1
+        return number
+
+    return up
+
+
+def grown(number, to=[]):
+    to.append(number)
+    return to
+
+
+up = counter()
 
 
 def loop(run, e):
@@ -79,6 +111,71 @@ OUTSIDE = {
         "run.state['n'] = own.random()",
         "run.state['n'] was",
     ),
+    "a variable of the loop": (
+        "last = locals().get('last', 0) + 1",
+        "run.state['n'] = last",
+        "run.state['n'] was 2, then 1",
+    ),
+    "the number of the step before": (
+        "before, seen['before'] = seen.get('before', 0), step.number",
+        "run.state['n'] = before",
+        "run.state['n'] was 1, then 3",
+    ),
+    "rows of an older step": (
+        "kept.append(float(drawn.mean('y')))",
+        "step.log(n=sum(kept))",
+        "step.log['n'] was",
+    ),
+    "a statistic of an older step": (
+        "seen['t'] = 0.5 * seen.get('t', 0.0) + reward.score(drawn).mean('r')",
+        "run.state['n'] = seen['t']",
+        "run.state['n'] was",
+    ),
+    "an attribute of the run": (
+        "run.count = getattr(run, 'count', 0) + 1",
+        "run.state['n'] = run.count",
+        "run.state['n'] was 2, then 1",
+    ),
+    "an attribute of another module": (
+        "np.testing.count = getattr(np.testing, 'count', 0) + 1",
+        "run.state['n'] = np.testing.count",
+        "run.state['n'] was",
+    ),
+    "an attribute of a class": (
+        "Counted.number += 1",
+        "run.state['n'] = Counted.number",
+        "run.state['n'] was 2, then 4",
+    ),
+    "a default argument": ("run.state['n'] = grown(step.number)", "", "run.state['n'] was [1, 2], then [1, 2, 3, 2]"),
+    "a closure": ("run.state['n'] = up()", "", "run.state['n'] was 2, then 4"),
+    "a counter": ("run.state['n'] = next(numbers)", "", "run.state['n'] was 2, then 4"),
+    "where a generator is": ("run.state['n'] = next(drawing)", "", "run.state['n'] was 1, then 3"),
+    "an environment that it sets": (
+        "os.environ['HPCRL_TEST_TURNS'] = os.environ.get('HPCRL_TEST_TURNS', '') + 'x'",
+        "run.state['n'] = len(os.environ['HPCRL_TEST_TURNS'])",
+        "run.state['n'] was 2, then 4",
+    ),
+    "a file that it writes": (
+        "open(f'{__file__}.count', 'a').write('x')",
+        "run.state['n'] = os.path.getsize(f'{__file__}.count')",
+        "run.state['n'] was 2, then 4",
+    ),
+    "the name of a temporary file": ("run.state['n'] = tempfile.mktemp()", "", "run.state['n'] was"),
+    "an address": ("run.state['n'] = id(run)", "", "run.state['n'] was"),
+    "an address in a text": ("run.state['n'] = str(object())", "", "run.state['n'] was '<object object at 0x"),
+    "the number of a thread": ("run.state['n'] = threading.get_native_id()", "", "run.state['n'] was"),
+    "the order of a dict that is made of a set": (
+        "order = [*{name: 0 for name in set(batch.ids)}]",
+        "critic.inference(drawn.reorder(order))",
+        "as sample",
+    ),
+    "one of a set": ("run.state['n'] = set(batch.ids).pop()", "", "run.state['n'] was"),
+    "the time of day": ("run.state['n'] = str(datetime.datetime.now())", "", "run.state['n'] was '20"),
+    "the day": ("run.state['n'] = str(datetime.date.today())", "", "run.state['n'] was '20"),
+    "a secret": ("run.state['n'] = secrets.token_hex()", "", "run.state['n'] was"),
+    "the system's generator": ("run.state['n'] = random.SystemRandom().random()", "", "run.state['n'] was"),
+    "bytes of the system's": ("run.state['n'] = os.urandom(8).hex()", "", "run.state['n'] was"),
+    "a generator of random without a seed": ("run.state['n'] = random.Random().random()", "", "run.state['n'] was"),
     "a branch on what is lost": (
         "kept.append(1)",
         "actor.generate(batch) if len(kept) > 1 else critic.inference(drawn)",
@@ -87,7 +184,26 @@ OUTSIDE = {
 }
 """What lives outside run.state: two lines, and what is said of the second rehearsal."""
 
+BY_LUCK = {
+    "an even second": "if int(time.time()) % 2: critic.inference(drawn)",
+    "an even second of the day": "if datetime.datetime.now().second % 2: critic.inference(drawn)",
+    "the hour": "if time.localtime().tm_hour < 12: critic.inference(drawn)",
+    "how long it has lasted": "if time.time() - began > 3600: break",
+    "how long a call took": (
+        "start = time.perf_counter(); actor.generate(batch); "
+        "critic.inference(drawn) if time.perf_counter() - start > 5 else None"
+    ),
+    "a number of the system's": "critic.inference(drawn[: 1 + secrets.randbelow(len(drawn))])",
+}
+"""A line that decides by chance, and mostly the same in two rehearsals."""
+
 APART = {
+    "an address",
+    "an address in a text",
+    "the number of a thread",
+    "the order of a dict that is made of a set",
+    "one of a set",
+    "the day",
     "a module's number",
     "a clock's seconds",
     "when it was imported",
@@ -144,6 +260,7 @@ FAILING = {
     "a statistic that nobody reports": ("actor.generate(batch).stats['kl']", "actor_gen_2 has no statistic 'kl'"),
     "rows that it writes into": ("drawn.fetch('y')['y'][0][0] = 1", "read-only"),
     "an error of its own": ("1 / (step.number - 2)", "ZeroDivisionError"),
+    "a call after the loop": ("[*run.steps()]; actor.generate(batch)", "Calls belong into the loop"),
     "a bare index": ("batch[0]", "a batch has no element 0"),
 }
 """A line, and what is said of it."""
@@ -166,11 +283,51 @@ def rehearse(experiment) -> list[str]:
 def test_what_lives_outside_the_state_is_found(tmp_path, mistake, monkeypatch):
     one, two, said = OUTSIDE[mistake]
     if mistake not in APART:
+        monkeypatch.setenv("HPCRL_TEST_TURNS", "")
+        monkeypatch.setattr(np.testing, "count", 0, raising=False)
         monkeypatch.setattr(rehearsal, "_answered", answered_here)
     with pytest.raises(ConfigurationError) as error:
         rehearse(experiment_of(tmp_path, one, two))
     assert said in str(error.value) and "loop.py:" in str(error.value)
     assert "Something lives outside run.state" in str(error.value)
+
+
+@pytest.mark.parametrize("mistake", BY_LUCK)
+def test_what_decides_by_chance_is_found_although_it_mostly_decides_the_same(tmp_path, mistake):
+    with pytest.raises(ConfigurationError, match=r"loop\.py:\d+[\s\S]*or a clock or a set decides"):
+        rehearse(experiment_of(tmp_path, BY_LUCK[mistake]))
+
+
+PATIENT = """
+print("at", time.time(), datetime.datetime.now())
+start = time.monotonic()
+time.sleep(0.01)
+if time.monotonic() - start > 1.0: print("that took long")
+limit = time.time() + 60
+waits = threading.Event(); threading.Timer(0.02, waits.set).start()
+while not waits.is_set() and time.time() < limit: waits.wait(0.01)
+assert waits.wait(20)
+child = subprocess.Popen(["true"])
+while child.poll() is None:
+    if time.time() > limit: raise TimeoutError
+assert asyncio.run(asyncio.wait_for(asyncio.sleep(0.01, 7), 20)) == 7
+assert pickle.loads(pickle.dumps(datetime.datetime.now())) < datetime.datetime.max
+run.state["n"] += random.Random(step.number).random()
+"""
+
+
+def test_who_looks_at_a_clock_and_decides_nothing_by_it_is_not_refused(tmp_path, monkeypatch):
+    experiment = experiment_of(tmp_path, "import asyncio, pickle, subprocess", *PATIENT.strip().splitlines())
+    numbers = []
+    monkeypatch.setattr(rehearsal, "_answered", partial(noted, rehearsal._answered, numbers))
+    (note,) = rehearse(experiment)
+    assert "did not ask for" in note
+    assert numbers == [0, 1, *rehearsal.JUMPING]
+
+
+def noted(answered, numbers: list[int], experiment, order: Order) -> Trace:
+    numbers.append(order.number)
+    return answered(experiment, order)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -192,4 +349,4 @@ def answered_here(experiment, order: Order) -> Trace:
 
 
 def test_there_are_forty_mistakes():
-    assert len(OUTSIDE) + len(FAILING) >= 40
+    assert len(OUTSIDE) + len(BY_LUCK) >= 40

@@ -195,6 +195,34 @@ def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_o
     assert remains(run) == undisturbed
 
 
+@pytest.mark.parametrize(
+    "mood",
+    [
+        pytest.param(mood, marks=() if mood in ("a clock", "a file") else pytest.mark.slow)
+        for mood in wayward_script.OUTSIDE
+    ],
+)
+def test_what_a_rehearsal_has_missed_is_found_when_the_script_runs_again_and_never_trained_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mood: str
+) -> None:
+    run = create_run(folder / "run", replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3)))
+    monkeypatch.setenv(wayward_script.MOOD, mood)
+    monkeypatch.setenv(wayward_script.FILE, str(folder / "number"))
+    (folder / "number").write_text("1.0")
+    struck(run, folder)
+    before = [line for line in events(run) if isinstance(line, Done | Trained | Called | Closed)]
+    assert before and before[-1].step == 2, (outputs(run), events(run))
+    (folder / "another").write_text("2.0")
+    (folder / "another").replace(folder / "number")
+    monkeypatch.setenv(wayward_script.FILE, f"{folder}/./number")
+    jobs = begin(run, "again")
+    assert jobs.wait_for("master", 60) == ExitCode.DATA, outputs(run)
+    jobs.kill_all()
+    verdict = run.read_verdict(run.newest_attempt())
+    assert verdict is not None and re.search(r"computes shifted with \[.*\] where it had been with \[", verdict.reason)
+    assert [line for line in events(run) if isinstance(line, Done | Trained | Called | Closed)] == before
+
+
 def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(folder: Path) -> None:
     """A changed setting is seen from the first ask without a line on; before, it would look like another script."""
     experiment = replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=3))
@@ -205,3 +233,20 @@ def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(fol
     assert finish(run) == [0], outputs(run)
     rows = {row["step"]: row for row in remains(run).metrics}
     assert [rows[step]["script/lr"] for step in (1, 2, 3)] == [0.05, 0.25, 0.25]
+
+
+def test_a_script_that_ends_its_process_is_told_of_its_line_and_resumed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it forks ends as it wants to."""
+    run = create_run(folder / "run", replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=2)))
+    with monkeypatch.context() as patch:
+        patch.setenv(wayward_script.MOOD, "ends its process")
+        jobs = begin(run, "first")
+        assert jobs.wait_for("master", 60) == ExitCode.USER_CODE, outputs(run)
+        jobs.kill_all()
+        verdict = run.read_verdict(run.newest_attempt())
+    said = r'The script failed in step 1\.\n.*wayward_script\.py", line \d+, in loop\n.*SystemExit: os\._exit\(3\)'
+    assert verdict is not None and re.search(said, verdict.reason, re.DOTALL), verdict
+    monkeypatch.setenv(wayward_script.MOOD, "forks")
+    assert finish(run) == [0], outputs(run)

@@ -48,6 +48,12 @@ def echo(prompt, response, row):
     assert prompt == "prompt\\n\\u2028🦆" and row == {"id": "r", "answer": "ключ", "nested": {"a": [1, None]}}
     return float(response)
 
+def wordy(response):
+    return {"score": 1.0, **{f"number {n} of the response": float(n) for n in range(int(response))}}
+
+def wordy_together(responses):
+    return [wordy(response) for response in responses]
+
 def raises(prompt, response, row):
     def deeper():
         raise KeyError("no such thing")
@@ -287,6 +293,18 @@ def test_an_error_of_megabytes_is_told_by_its_ends_and_is_whole_in_the_log(
 def test_what_is_no_finite_number_is_an_error_and_never_a_zero(user: Scorer, response: str, what: str) -> None:
     with pytest.raises(UserCodeError, match=what):
         user("gives").score(["p"], [response], [ROW])
+
+
+def test_an_answer_that_is_too_long_passes_once_it_is_shortened_as_advised(user: Scorer) -> None:
+    with pytest.raises(
+        UserCodeError, match=r"wordy failed[\s\S]*returned \d{6} bytes; 262144 are the most[\s\S]*fewer numbers"
+    ) as told:
+        user("wordy").score(["p"], ["20000"], [ROW])
+    assert "reward.batch_size" in str(told.value)
+    assert user("wordy").score(["p"], ["200"], [ROW]) == [1.0]
+    with pytest.raises(UserCodeError, match=r"262144 are the most"):
+        user("wordy_together", batch_size=64).score(["p"] * 64, ["200"] * 64, [ROW] * 64)
+    assert user("wordy_together", batch_size=16).score(["p"] * 64, ["200"] * 64, [ROW] * 64) == [1.0] * 64
 
 
 def test_a_function_that_takes_too_long_is_ended_at_its_limit(user: Scorer) -> None:

@@ -1,12 +1,26 @@
 """A toy's script that does as the environment says: what no script should do."""
 
 import os
+import secrets
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from support import toy_script
 
 MOOD = "HPCRL_TEST_MOOD"
+FILE = "HPCRL_TEST_FILE"
+OUTSIDE: dict[str, Callable[[], float]] = {
+    "a clock": time.time,
+    "how long it has run": time.monotonic,
+    "its process": lambda: float(os.getpid()),
+    "a number of the system's": lambda: float(secrets.randbelow(1 << 30)),
+    "a file": lambda: float(Path(os.environ[FILE]).read_text()),
+    "a variable of the environment": lambda: float(len(os.environ[FILE])),
+}
+"""What decides in such a mood: other things when it runs again."""
 
 
 def loop(run: Any, e: Any) -> None:
@@ -14,13 +28,17 @@ def loop(run: Any, e: Any) -> None:
     actor, critic, reward = run.groups("actor", "critic", "reward")
     run.state.setdefault("by", 0.25)
     for step in run.steps():
+        if mood == "ends its process":
+            os._exit(3)
+        if mood == "forks":
+            _fork()
         batch = step.batch()
         batch = batch.union(actor.generate(batch))
         if mood == "other call":
             batch.union(critic.inference(batch))
         part = batch.filter(list(batch.ids[1:])) if mood == "other rows" else batch
         batch = part.union(reward.inference(part), critic.inference(part))
-        by = 0.5 if mood == "other number" else run.state["by"]
+        by = OUTSIDE[mood]() if mood in OUTSIDE else 0.5 if mood == "other number" else run.state["by"]
         batch = batch.union(run.compute(toy_script.shifted, batch, by))
         critic.update(batch)
         if mood != "ends early":
@@ -29,6 +47,14 @@ def loop(run: Any, e: Any) -> None:
             critic.update(batch)
         run.state["by"] = 0.125 if mood == "other state" else e.toy.lr + step.number
         step.log(lr=e.toy.lr)
+
+
+def _fork() -> None:
+    """A process of its own ends as it wants to."""
+    child = os.fork()
+    if not child:
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
 ALGORITHM: Any = replace(toy_script.ALGORITHM, script=loop)
