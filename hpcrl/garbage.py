@@ -17,6 +17,15 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def kept() -> Iterator[None]:
+    """What is imported meanwhile stays as long as the process does: nobody looks for garbage among it, and all else
+    that there is by then, any more, not even at the process's end."""
+    with uncollected():
+        yield
+        gc.freeze()
+
+
 SELDOM = 100_000
 """Objects that are made, and not freed, between two looks; Python's own number is 700."""
 

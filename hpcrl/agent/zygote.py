@@ -6,7 +6,6 @@ its workers.
 """
 
 import contextlib
-import gc
 import os
 import selectors
 import signal
@@ -23,6 +22,7 @@ from hpcrl.agent.compile_caches import CompileCaches
 from hpcrl.agent.imports import ImportWatch
 from hpcrl.errors import InternalError
 from hpcrl.foreign import plain
+from hpcrl.garbage import kept
 from hpcrl.plugins import load
 from hpcrl.processes import (
     describe_status,
@@ -170,10 +170,9 @@ def _serve(
         die_with_parent(parent)
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(name, signal.SIG_IGN)
-        with watch.watching():
+        # A collection in a worker would write to every page that all of them share.
+        with watch.watching(), kept():
             _import(orders, imports)
-        # What is imported stays: a collection in a worker would write to every page that all of them share.
-        gc.freeze()
         _fork_and_reap(orders, work)
     except BaseException:
         traceback.print_exc()

@@ -11,7 +11,7 @@ from types import MappingProxyType, ModuleType
 from hpcrl import __version__
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.foreign import plain
-from hpcrl.garbage import uncollected
+from hpcrl.garbage import kept
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -92,9 +92,12 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _loaded(command: str) -> ModuleType:
-    """The command's file. What is imported stays, so nobody looks for garbage among it meanwhile."""
-    with uncollected():
-        return importlib.import_module(f"hpcrl.cli.{command}")
+    """The command's file."""
+    name = f"hpcrl.cli.{command}"
+    if name not in sys.modules:
+        with kept():
+            importlib.import_module(name)
+    return sys.modules[name]
 
 
 def _describe(error: HpcrlError) -> str:

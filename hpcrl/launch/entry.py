@@ -18,7 +18,7 @@ from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError, nature_of
 from hpcrl.foreign import plain
-from hpcrl.garbage import uncollected
+from hpcrl.garbage import kept
 from hpcrl.launch.launcher import declaration_of
 from hpcrl.master.allocation import Allocation
 from hpcrl.plugins import load
@@ -95,8 +95,8 @@ def _prepare(threads: int) -> None:
 
 
 def _import(process: str) -> None:
-    """What the process needs; it stays, so nobody looks for garbage among it meanwhile."""
-    with uncollected():
+    """What the process needs."""
+    with kept():
         importlib.import_module("hpcrl.master.master" if process == "master" else "hpcrl.agent.agent")
 
 

@@ -1,16 +1,13 @@
-"""A place in memory where there is one: thousands of fsyncs on a disk would take minutes."""
+"""Each test's folder is in memory."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.in_memory import folder_in_memory
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    shared_memory = Path("/dev/shm")
-    where = Path(tempfile.mkdtemp(prefix="hpcrl-durable-", dir=shared_memory if shared_memory.is_dir() else None))
-    yield where
-    shutil.rmtree(where, ignore_errors=True)
+    with folder_in_memory() as where:
+        yield where

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from support.failures import QUICK, SLOW, Failure, is_right, made
+from support.in_memory import FAST
 
-FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 LEAST = 0.95
 
 

@@ -11,13 +11,13 @@ import pytest
 from support import ahead_script
 from support.chaos import create_run, ends_alike, finish, outputs, remains, toy_experiment, whole_run
 from support.faults import Dawdles, Strike
+from support.in_memory import FAST
 
 from hpcrl.config.control import Frequency
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Called, Closed, Done, Trained
 from hpcrl.durable.rundir import RunDirectory
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 STEPS = 6
 
 

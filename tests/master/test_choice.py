@@ -15,6 +15,7 @@ from support.choosing import DECISIONS, after_deciding, choosing_experiment, dec
 from support.cluster import alive_of
 from support.elastic import Shape, Whole, assert_nearly_equal, begin_on, finish_on, placed, whole
 from support.faults import Ordering, Strike, Strikes
+from support.in_memory import FAST
 
 from hpcrl.config.ema import EMAConfig
 from hpcrl.data.order import group_of
@@ -30,8 +31,6 @@ from hpcrl.inspect.views.steps import steps
 from hpcrl.launch.fork import make_fork, plan_fork
 from hpcrl.launch.submit import describe_recovery
 from hpcrl.recipes.algorithm import experiment_from
-
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 # Of these decisions, the points before the line, between it and what it causes, and behind that.
 STRUCK = {"first round": 0, "second round": 1, "chosen": 2, "chosen, then evaluated": 6}

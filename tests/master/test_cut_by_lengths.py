@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from support.chaos import Remains, create_run, finish, outputs, remains, toy_experiment
 from support.faults import Strike
+from support.in_memory import FAST
 
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.data.order import row_of
 from hpcrl.data.rows.vectors import VectorDataset
 from hpcrl.recipes.toy import ToyExperiment
-
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 ALGORITHMS = """
 from dataclasses import replace

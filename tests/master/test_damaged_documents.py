@@ -135,7 +135,7 @@ def cases() -> Iterator[tuple[bytes, Row]]:
         yield CHECKPOINTED if row.file.startswith("checkpoints") else RECORDED_BEHIND_A_CHECKPOINT, row
 
 
-@pytest.mark.parametrize(("interrupted", "row"), [*cases()], indirect=["interrupted"], ids=named)
+@pytest.mark.parametrize(("interrupted", "row"), [*cases()], indirect=["interrupted"], ids=named, scope="module")
 def test_a_process_that_meets_a_damaged_file_says_so_and_its_advice_helps(
     run: RunDirectory, interrupted: RunDirectory, undisturbed: Remains, row: Row
 ) -> None:

@@ -40,6 +40,7 @@ from support.elastic import (
     whole,
 )
 from support.faults import InWorkers, Strike
+from support.in_memory import FAST
 from support.made_parts import made_in
 
 from hpcrl.durable.history import read_history
@@ -49,7 +50,6 @@ from hpcrl.errors import ExitCode
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.toy import ToyExperiment
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 TWO, ONE = (1, 2), (1, 1)
 CHANGES: list[tuple[Shape, Shape]] = [
     (TWO, ONE),

@@ -10,6 +10,7 @@ from support.chaos import Remains, create_run, ends_alike, outputs, remains, who
 from support.choosing import choosing_experiment, events_of
 from support.elastic import begin_on
 from support.faults import Strike
+from support.in_memory import FAST
 
 from hpcrl.durable.journal import Checkpointed, Trained
 from hpcrl.durable.rundir import RunDirectory
@@ -20,7 +21,6 @@ from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 from hpcrl.recipes.toy import ToyExperiment
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 EMPTY_BEFORE = {0: 0, 1: 0, 2: 1, 3: 0, 4: 1, 5: 2}
 """Step → how many right before it found nothing, in an undisturbed run. Of the training steps, 2 alone finds some."""
 

@@ -14,6 +14,7 @@ from support.choosing import after_deciding, decisions, events_of, struck_cases
 from support.elastic import Shape, Whole, assert_nearly_equal, begin_on, finish_on, placed, whole
 from support.faults import Strike, Strikes
 from support.in_flight import flying_experiment
+from support.in_memory import FAST
 
 from hpcrl.config.control import Frequency
 from hpcrl.data.order import group_of
@@ -31,7 +32,6 @@ from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.toy import ToyExperiment
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 DECISIONS = ["E1", "E1", "C1", "E2", "C2", "C3", "C4", "E5", "C5", "E6", "C6"]
 
 # Of these decisions, the points before the line, between it and what it causes, and behind that.

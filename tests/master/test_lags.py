@@ -26,13 +26,13 @@ from support.cluster import alive_of, no_fault
 from support.elastic import assert_nearly_equal, finish_on
 from support.elastic import whole as whole_of
 from support.faults import Ordering, Strike
+from support.in_memory import FAST
 from support.lagging import PLACES, lagging, versions, wrong_versions
 
 from hpcrl.durable.journal import Closed
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 PATIENT = {"lost_after_s": 60.0, "start_timeout_s": 60.0}
 
 

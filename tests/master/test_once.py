@@ -12,6 +12,7 @@ import pytest
 from support import once_script
 from support.chaos import create_run, ends_alike, outputs, remains, toy_experiment, whole_run
 from support.faults import Strike
+from support.in_memory import FAST
 
 from hpcrl.config.control import Frequency
 from hpcrl.durable.history import read_history
@@ -19,7 +20,6 @@ from hpcrl.durable.journal import Called, Closed, Done
 from hpcrl.durable.once import Once
 from hpcrl.durable.rundir import RunDirectory
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 STEPS = 4
 
 

@@ -12,13 +12,13 @@ from support import registered_script
 from support.chaos import Remains, begin, create_run, ends_alike, finish, outputs, remains, toy_experiment, whole_run
 from support.cluster import wait_until_gone
 from support.faults import Strike
+from support.in_memory import FAST
 
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.experiment import to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.rundir import RunDirectory
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 ALGORITHM = f"{Path(registered_script.__file__)}:ALGORITHM"
 
 

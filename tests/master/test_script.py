@@ -26,6 +26,7 @@ from support.chaos import (
 )
 from support.cluster import wait_until_gone
 from support.faults import Strike
+from support.in_memory import FAST
 
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import to_dict
@@ -34,7 +35,6 @@ from hpcrl.durable.journal import Called, Closed, Done, Trained
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 ALGORITHM = f"{Path(toy_script.__file__)}:ALGORITHM"
 PATIENT = {"lost_after_s": 5.0, "start_timeout_s": 60.0}
 

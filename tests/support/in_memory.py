@@ -3,6 +3,33 @@
 Processes are killed in tests, the machine never is: what they wrote is there afterwards in either.
 """
 
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+SHARED_MEMORY = Path("/dev/shm")
+NEEDED_BYTES = 2 * 2**30
+"""A container's may be of 64 MiB."""
+FAST = SHARED_MEMORY if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > NEEDED_BYTES else None
+
+
+@contextlib.contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """Gone afterwards, whatever still writes to it."""
+    made = Path(tempfile.mkdtemp(prefix="hpcrl-test-", dir=FAST))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+class Folders:
+    """Does what tests ask of pytest's `tmp_path_factory`, below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def mktemp(self, name: str) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._root))
