@@ -1629,7 +1629,6 @@ ELSEWHERE = {
     "config/environment.py: Set {}.function.": ENVIRONMENTS,
     "recipes/environment.py: Set generation.evaluation.samples_per_prompt.": ENVIRONMENTS,
     "recipes/environment.py: Set generation.segment.": ENVIRONMENTS,
-    "recipes/environment.py: Leave backend out of calls.{}.": ENVIRONMENTS,
     "launch/next_code.py: Have it change the same roles, or submit a new run.": (
         "launch/test_changed_script.py::test_a_script_is_changed_in_the_middle_of_a_run"
     ),

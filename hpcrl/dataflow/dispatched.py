@@ -15,7 +15,8 @@ class Dispatched(msgspec.Struct, frozen=True):
     A call of `values` has no samples: it gives a value, as JSON, for each of those who make it. One `without_stages` is
     made where its role has no pipeline stages. One that draws responses may draw a `segment` of them. One that is made
     `in_rounds` is made as often in a step as that takes to choose, the second time as `<call>_2`: each time some of its
-    samples are new, and the others go on from what it has made of them so far, in this step or the one before.
+    samples are new, and the others go on from what it has made of them so far, in this step or the one before. One that
+    `follows` another continues what that has made, and is made where that is unless it is placed itself.
     """
 
     goes_to: GoesTo = "parts"
@@ -23,3 +24,4 @@ class Dispatched(msgspec.Struct, frozen=True):
     without_stages: bool = False
     segment: Segment | None = None
     in_rounds: bool = False
+    follows: str = ""

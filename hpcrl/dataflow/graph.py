@@ -46,8 +46,6 @@ class MFC(msgspec.Struct, frozen=True):
     changes its role's by those of the role `blends`, as the train_step of this role has made them in the same step; it
     has neither rows nor outputs.
 
-    One that `follows` another continues what that has made, and is made where that is unless it is placed itself.
-
     In a recipe with a choice, `rows` says whether a generation or an inference on training data works on all rows that
     a step has drawn, or on those only that it has chosen, as its train_steps always do.
     """
@@ -67,7 +65,6 @@ class MFC(msgspec.Struct, frozen=True):
     rows: Rows = "drawn"
     shown: tuple[str, ...] = ()
     blends: str = ""
-    follows: str = ""
     dispatch: Dispatched = Dispatched()
 
     @property

@@ -4,16 +4,15 @@ A line is `{"crc":"xxxxxxxx","event":{…}}`, the CRC-32 being of the event's by
 which of them are believed.
 """
 
-import json
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hpcrl.durable.append_log import AppendLog
+from hpcrl.durable.exact_json import ExactJSON
 from hpcrl.durable.files import FileRef, Files
 from hpcrl.durable.made import Made
 from hpcrl.durable.once import Once, SetAside, Turn
@@ -338,7 +337,7 @@ Event = (
 _HEAD = b'{"crc":"'
 _MIDDLE = b'","event":'
 _TAIL = b"}\n"
-_DECODER = msgspec.json.Decoder(Event)
+_JSON = ExactJSON[Event](Event)
 _EVENT_START = len(_HEAD) + 8 + len(_MIDDLE)
 
 
@@ -368,7 +367,7 @@ def open_journal(files: Files, path: Path) -> Journal:
 
 def encode_line(event: Event) -> bytes:
     """The event's line. It is decoded once more: a line that cannot be read would hide all that come behind it."""
-    payload = _encode(event)
+    payload = _JSON.encode(event)
     return b"%b%08x%b%b%b" % (_HEAD, zlib.crc32(payload), _MIDDLE, payload, _TAIL)
 
 
@@ -378,7 +377,7 @@ def decode_line(line: bytes) -> Event | None:
     if line != b"%b%08x%b%b%b" % (_HEAD, zlib.crc32(payload), _MIDDLE, payload, _TAIL):
         return None
     try:
-        return _decode(payload)
+        return _JSON.decode(payload)
     except (ValueError, msgspec.ValidationError):
         return None
 
@@ -392,24 +391,3 @@ def parse(data: bytes) -> Iterator[tuple[int, Event | None]]:
     while (end := data.find(b"\n", start) + 1) > 0:
         yield end, decode_line(data[start:end])
         start = end
-
-
-def _encode(event: Event) -> bytes:
-    """By msgspec, a tenth of the work; what does not come back from that as it was by Python's JSON, which alone writes
-    NaN and infinities."""
-    with suppress(ValueError, TypeError):
-        payload = msgspec.json.encode(event)
-        if _DECODER.decode(payload) == event:
-            return payload
-    payload = json.dumps(msgspec.to_builtins(event), ensure_ascii=False, separators=(",", ":")).encode()
-    _decode(payload)
-    return payload
-
-
-def _decode(payload: bytes) -> Event:
-    try:
-        return _DECODER.decode(payload)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:  # NaN or an infinity
-        return msgspec.convert(json.loads(payload), Event)

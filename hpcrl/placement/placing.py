@@ -89,7 +89,7 @@ def leaders(call: MFC, calls: Sequence[MFC]) -> tuple[str, ...]:
         for other in (calls if evaluates else ())
         if (other.role, other.kind, other.dataset) == (call.role, call.kind, "train")
     )
-    return tuple(filter(None, (call.follows, next(alike, ""))))
+    return tuple(filter(None, (call.dispatch.follows, next(alike, ""))))
 
 
 def place_of(experiment: ExperimentConfig, role: str, entry: CallPlacement, nodes: int) -> Placed:

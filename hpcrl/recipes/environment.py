@@ -47,7 +47,7 @@ def form_between(key: str) -> Form | None:
 
 def is_turn(call: MFC) -> bool:
     """Whether it is a call of a round behind the first."""
-    return bool(call.follows)
+    return bool(call.dispatch.follows)
 
 
 def turns_of(config: EnvironmentConfig, first: str) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def rounds(config: EnvironmentConfig, first: MFC) -> Iterator[MFC]:
             outputs=tuple(said[key] for key in SAID),
             input_remap=reads,
             output_remap={key: said[key] for key in SAID},
-            follows=first.name if turn > 1 else "",
+            dispatch=msgspec.structs.replace(first.dispatch, follows=first.name if turn > 1 else ""),
         )
         new = {said[key]: f"new_{key}" for key in SAID}
         so_far = {graph: key for key, graph in before.items()} if turn > 1 else {}
