@@ -47,9 +47,9 @@ def test_a_server_makes_all_turns_of_a_response(task: Path, tmp_path: Path) -> N
     """Whoever places the first turn has placed the others, and so in evaluations; none is longer than it may be."""
     for name in ("without", "with"):
         (tmp_path / name).mkdir()
-    whole = whole_run(tmp_path / "without", talking(served(task, {"backend": "native"}), task))
+    whole = whole_run(tmp_path / "without", talking(served(task, {"backend": "native"}), task, least=3))
     entry = {"backend": "vllm", "python": stand_in_python(tmp_path)}
-    run = whole_run(tmp_path / "with", talking(served(task, entry), task))
+    run = whole_run(tmp_path / "with", talking(served(task, entry), task, least=3))
     assert remains(run) == remains(whole)
     plan = read_plan(run, 0)
     assert {call: at.replica for call, at in plan.at.items() if call.endswith("_gen")} == dict.fromkeys(

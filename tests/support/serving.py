@@ -68,14 +68,14 @@ def answer(messages, row):
 """
 
 
-def talking(made: PPOExperiment, task: Path) -> PPOExperiment:
+def talking(made: PPOExperiment, task: Path, least: int = 0) -> PPOExperiment:
     """The same, but its responses have up to three turns, of which each is bounded by what is left."""
     (task / "tool.py").write_text(TOOL)
     return replace(
         made,
         environment=EnvironmentConfig(function=f"{task / 'tool.py'}:answer", max_turns=3),
         reward=RewardConfig(components={"tool": {"role": "environment"}}),
-        generation=replace(made.generation, max_new_tokens=20, min_new_tokens=3),
+        generation=replace(made.generation, max_new_tokens=20, min_new_tokens=least),
     )
 
 

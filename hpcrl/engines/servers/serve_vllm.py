@@ -178,6 +178,7 @@ class Served:
             kv_cache_memory_bytes=args.cache_bytes,
             enable_prefix_caching=True,
             enforce_eager=not args.cuda,
+            enable_chunked_prefill=args.cuda,  # of half a prompt it draws, too, and on CPUs it cannot set the seed back
             enable_sleep_mode=args.cuda,
             logprobs_mode="processed_logprobs",
             worker_extension_cls=EXTENSION,
