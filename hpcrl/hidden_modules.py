@@ -15,6 +15,8 @@ from pathlib import Path
 from hpcrl.errors import ConfigurationError
 
 OURS = "hpcrl"
+UNUSED = frozenset({"antigravity", "idlelib", "test", "this", "turtle", "turtledemo"})
+"""Of Python's own, those that no library imports."""
 
 
 def refuse_hiding(folder: Path, given: str) -> None:
@@ -32,7 +34,7 @@ def refuse_hiding(folder: Path, given: str) -> None:
 
 def _owner(name: str) -> str:
     """Whose module of this name there is besides, in words; "" where there is none that matters."""
-    if name in sys.stdlib_module_names:
+    if name in sys.stdlib_module_names - UNUSED:
         return f"Python's own module {name}"
     if name == OURS or not name.isidentifier() or PathFinder.find_spec(name, _homes()) is None:
         return ""

@@ -73,6 +73,7 @@ def test_a_file_beside_a_reward_that_hides_a_module_is_refused(tmp_path):
 def test_what_hides_nothing_that_is_needed_may_have_any_name(tmp_path, monkeypatch):
     """Packages leave modules such as `utils` behind, which nobody means; a folder without __init__.py hides nothing."""
     (tmp_path / "utils.py").touch()
+    (tmp_path / "test.py").touch()
     (tmp_path / "torch").mkdir()
     (tmp_path / "json.txt").touch()
     (tmp_path / "json.py").mkdir()
