@@ -1,14 +1,12 @@
 """A script's run on a real Slurm, whose master and script are killed and one of whose nodes is taken and comes back."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chaos import begin, create_run, outputs, remains, started_twice
-from support.experiments import load_config
+from support.chaos import remains, started_twice
 from support.slurm_cluster import SlurmCluster
-from support.slurm_runs import SlurmRun, toy_values
+from support.slurm_runs import SlurmRun, run_here, toy_values
 
 pytestmark = pytest.mark.slurm
 STEPS = 14
@@ -79,18 +77,5 @@ def test_a_script_survives_kills_of_it_and_of_its_master_and_a_node_that_is_take
     run.wait_done()
     assert len(run.run.numbers()) >= 4
 
-    values = scripted(tmp_path)
-    values["cluster"] = toy_values("none")["cluster"] | {
-        "type": "local",
-        "slurm": {},
-        "nodes": 1,
-        "workers_per_node": 4,
-    }
-    values["toy"] = {"rows": 20, "batch_size": 8}
-    path = tmp_path / "reference.json"
-    path.write_text(json.dumps(values))
-    whole = create_run(tmp_path / "reference", load_config(path))
-    codes = begin(whole, "reference").wait(120)
-    assert set(codes.values()) == {0}, outputs(whole)
-    assert remains(run.run) == remains(whole)
+    assert remains(run.run) == remains(run_here(scripted(tmp_path), tmp_path))
     assert started_twice(run.run) == []

@@ -61,11 +61,16 @@ def undisturbed(folder: Path, steps: int = STEPS) -> Remains:
 
 
 def undisturbed_run(folder: Path, steps: int = STEPS) -> RunDirectory:
-    """The same workers on this machine, without delays, to the end."""
+    """A run of `toy_values` that nobody disturbs, on local processes."""
     values = toy_values("none")
-    values["cluster"] |= {"type": "local", "slurm": {}, "nodes": 1, "workers_per_node": 4}
-    values["toy"] |= {"delay_s": 0.0}
     values["control"] |= {"steps": steps}
+    return run_here(values, folder)
+
+
+def run_here(values: dict[str, Any], folder: Path) -> RunDirectory:
+    """The same on processes of this machine, where nothing happens to it and it loses no time."""
+    here = {"type": "local", "slurm": {}, "nodes": 1, "workers_per_node": 4}
+    values = values | {"cluster": values["cluster"] | here, "toy": values["toy"] | {"delay_s": 0.0}}
     path = folder / "reference.json"
     path.write_text(json.dumps(values))
     run = create_run(folder / "reference", load_config(path))
