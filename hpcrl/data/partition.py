@@ -6,6 +6,7 @@ Every result is a function of the arguments, ties included, so that a division c
 import heapq
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
@@ -86,6 +87,13 @@ def share_out(
     small step a part may be empty. A sample of several minibatches is placed by the first. With `rows`, the row of each
     sample, those of one row that are in one minibatch come into one part.
     """
+    return _shared_out(tuple(lengths), tuple(map(tuple, minibatches)), parts, None if rows is None else tuple(rows))
+
+
+@lru_cache(maxsize=4)  # roles that learn from the same samples are asked for one after another
+def _shared_out(
+    lengths: tuple[int, ...], minibatches: tuple[Positions, ...], parts: int, rows: tuple[str, ...] | None
+) -> tuple[Positions, ...]:
     _check_division(len(lengths), parts, 0)
     chosen: list[list[int]] = [[] for _ in range(parts)]
     loads = [0] * parts

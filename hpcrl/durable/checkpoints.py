@@ -141,8 +141,8 @@ def _read_shard(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def write_manifest(files: Files, path: Path, manifest: Manifest) -> FileRef:
     """Publish a cut whose shards are all published in the directory of `path`."""
-    strangers = [ref.name for refs in manifest.roles.values() for ref in refs if files.path(ref).parent != path.parent]
-    if strangers:
+    folder, names = files.name(path.parent), (ref.name for refs in manifest.roles.values() for ref in refs)
+    if strangers := [name for name in names if name.rpartition("/")[0] != folder]:
         raise ValueError(f"shards lie beside their manifest in {path.parent}, but {strangers[0]} does not")
     return files.publish(path, msgspec.json.format(msgspec.json.encode(manifest), indent=1), "manifest")
 
