@@ -139,7 +139,7 @@ def test_a_newer_attempt_takes_its_place_in_the_middle_of_a_generation(served: S
     older = raw(door)
     send(older, Hello(0))
     assert isinstance(receive(older, FromServer), Welcome)
-    send(older, Generate((b"\x01\0\0\0",), (1,), 4, 0, 1.0, 0, 1.0, ()))
+    send(older, Generate((b"\x01\0\0\0",), (1,), (4,), 0, 1.0, 0, 1.0, ()))
     while not engine.did:
         time.sleep(0.01)
     newer = Connection(door, 1, nobody_is_told)
@@ -147,7 +147,7 @@ def test_a_newer_attempt_takes_its_place_in_the_middle_of_a_generation(served: S
     with pytest.raises((EOFError, OSError)):
         receive(older, FromServer)
     engine.goes_on.set()
-    assert len(newer.generate([np.array([1])], [3], GenerationConfig(), []).tokens) == 1
+    assert len(newer.generate([np.array([1])], [3], [4], GenerationConfig(), []).tokens) == 1
     with pytest.raises(LostServerError, match="Attempt 1 is served"):
         Connection(door, 0, nobody_is_told)
 
@@ -157,7 +157,7 @@ def test_one_that_does_nothing_when_it_is_asked_is_lost_and_nobody_takes_it_over
     engine.goes_on.clear()
     connection = Connection(door, 0, nobody_is_told, patience_s=0.2)
     with pytest.raises(LostServerError, match=r"it has done nothing for 0\.2 s"):
-        connection.generate([np.array([1])], [3], GenerationConfig(), [])
+        connection.generate([np.array([1])], [3], [4], GenerationConfig(), [])
     assert door.with_name(WHY).read_text() == "it has done nothing for 0.2 s"
 
 
@@ -167,7 +167,7 @@ def test_what_a_worker_left_is_dropped_when_it_goes(served: Served) -> None:
     worker = raw(door)
     send(worker, Hello(0))
     assert isinstance(receive(worker, FromServer), Welcome)
-    send(worker, Generate((b"\x01\0\0\0",), (1,), 4, 0, 1.0, 0, 1.0, ()))
+    send(worker, Generate((b"\x01\0\0\0",), (1,), (4,), 0, 1.0, 0, 1.0, ()))
     while not engine.did:
         time.sleep(0.01)
     worker.close()
@@ -217,7 +217,7 @@ def test_what_an_engine_does_not_survive_is_told_before_it_ends(served: Served, 
     thread.join(10)
     assert not thread.is_alive()
     with pytest.raises(LostServerError):
-        connection.generate([np.array([1])], [1], GenerationConfig(), [])
+        connection.generate([np.array([1])], [1], [4], GenerationConfig(), [])
     with pytest.raises(LostServerError):
         Connection(door, 1, nobody_is_told)
 
