@@ -26,7 +26,7 @@ def test_rows_in_flight_survive_a_killed_worker_a_node_that_is_taken_and_a_kille
     run.kill("master")
     run.wait_done()
     assert len(run.run.numbers()) >= 3
-    assert any(row["actor_gen/carried"] for row in merged_metrics(run.run) if row["step"])
+    assert any(row["carried"] for row in merged_metrics(run.run) if row["step"])
 
     assert remains(run.run) == remains(run_here(values, tmp_path))
     assert started_twice(run.run) == []
