@@ -13,20 +13,19 @@ from hpcrl.recipes.algorithm import computed
 from hpcrl.wire import channel
 
 FOLDER = "HPCRL_BENCH_FOLDER"
-received = 0
 
 
-def count_received():
-    """From now on, of every frame that any socket of this process gets."""
-    waiting = channel.waiting
+class Received:
+    """Bytes of every frame that any socket of this process gets from now on."""
 
-    def counting(socket, addressed):
-        global received
-        for frames in waiting(socket, addressed):
-            received += sum(map(len, frames))
+    def __init__(self):
+        self.bytes = 0
+        self._waiting, channel.waiting = channel.waiting, self._counting
+
+    def _counting(self, socket, addressed):
+        for frames in self._waiting(socket, addressed):
+            self.bytes += sum(map(len, frames))
             yield frames
-
-    channel.waiting = counting
 
 
 def halved(rows):
@@ -34,20 +33,20 @@ def halved(rows):
 
 
 def loop(run, e):
-    count_received()
+    received = Received()
     (critic, actor, reward), folder = run.groups("critic", "actor", "reward"), Path(os.environ[FOLDER])
     for step in run.steps():
         batch = step.batch()
         batch = batch.union(actor.generate(batch))
         batch = batch.union(critic.inference(batch), reward.inference(batch))
-        before = received
+        before = received.bytes
         batch = batch.union(run.compute(halved, batch))
         rows = batch.fetch("y")["y"]
-        fetched = received
+        fetched = received.bytes
         means = {key: batch.mean(key) for key in ("y", "r", "v", "z")}
         with (folder / "bytes").open("a") as file:
             read = 2 * sum(row.nbytes for row in rows)  # those of v are as long
-            figures = {"read": read, "received": received - before, "for_means": received - fetched}
+            figures = {"read": read, "received": received.bytes - before, "for_means": received.bytes - fetched}
             file.write(json.dumps(figures | {"means": len(means)}) + "\n")
 
 

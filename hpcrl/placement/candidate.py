@@ -72,9 +72,9 @@ def settings_with(experiment: Any, candidate: Candidate) -> Any:
         if call.name in experiment.calls and given.at(call.name, call.role) == spot:
             entries[call.name] = experiment.calls[call.name]
             continue
-        followed = [candidate.at(name, call.role) for name in leaders(call, calls)]
-        if spot != (*followed, candidate.homes[call.role])[0]:
-            entries[call.name] = _entry(spot, candidate.homes[call.role])
+        home, led = candidate.homes[call.role], leaders(call, calls)
+        if spot != (candidate.at(led[0], call.role) if led else home):
+            entries[call.name] = _entry(spot, home)
     return replace(experiment, calls=entries)
 
 

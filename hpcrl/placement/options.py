@@ -135,14 +135,14 @@ class _Choosing:
         self._edges = graph.edges
         self._calls = tuple(call for call in order if call.dataset == "train")
         placed = {call.name: (call.name, *leaders(call, tuple(calls.values()))) for call in order}
-        self._written = {name for name, names in placed.items() if any(it in experiment.calls for it in names)}
+        self._written = {name for name, names in placed.items() if not experiment.calls.keys().isdisjoint(names)}
         """Calls that the user has placed."""
-        trains = {call.name for call in self._calls}
-        self._evaluations = {
-            name: next((it for it in names if it in trains), "")
-            for name, names in placed.items()
-            if name not in trains and not any(it in experiment.calls for it in names if it not in trains)
-        }
+        self._evaluations: dict[str, str] = {}
+        """Those of evaluations that the user has not placed → the call of training that each goes with."""
+        for name, names in placed.items():
+            own = [it for it in names if calls[it].dataset == "eval"]
+            if 0 < len(own) < len(names) and experiment.calls.keys().isdisjoint(own):
+                self._evaluations[name] = names[len(own)]
         self._fixed = candidate_of(experiment, cluster.most_nodes)
         self._grids = grids_of(cluster.most_nodes, cluster.workers_per_node)
         self._pieces = pieces_of(algorithm.batch(experiment), cluster.most_nodes * cluster.workers_per_node)
@@ -158,8 +158,7 @@ class _Choosing:
             of_call.sort(key=lambda way: (meshes.number(way.spot.place.ranks), places[way.spot.place]))
         calls = tuple(self._call(number, homes, ways, meshes, places) for number in range(len(self._calls)))
         problem = Problem(calls, meshes.all, capacity)
-        evaluations = {name: first for name, first in self._evaluations.items() if first}
-        return Choices(self._calls, tuple(map(tuple, ways)), problem, self._fixed, evaluations)
+        return Choices(self._calls, tuple(map(tuple, ways)), problem, self._fixed, self._evaluations)
 
     def _homes(self) -> list[int]:
         """Of each call the one by whose option its role's home is chosen."""

@@ -131,7 +131,8 @@ def _ways(stage: int, step: Exchange) -> tuple[bool, bool]:
 
 def visits_duration(costs: Sequence[np.ndarray], sent_V: np.ndarray, of: Visits) -> float:
     """Of a generation whose stages make one visit after another, each a tick after the stage before: in a tick all
-    exchange, so that it lasts as long as the slowest. `costs`: [V] of each stage."""
+    exchange, so that it lasts as long as the slowest. `costs`: [V] of each stage, one array where neighbours take as
+    long."""
     stages = len(costs)
     if stages == 1 or not len(sent_V):
         return float((costs[0] * of.times_V).sum())

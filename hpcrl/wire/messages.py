@@ -282,8 +282,8 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
     `ids`, a train_step shows rows. `arguments` are those that a script gives it, as JSON. Where it is `uneven`, some of
-    its samples have no row of some keys: an empty one. What it makes is spilled, stays in
-    memory alone, or is of no use: who `leaves` nothing only computes in step with others.
+    its samples have no row of some keys: an empty one. What it makes is spilled, stays in memory alone, as before a
+    script's loop, or is of no use: who `leaves` nothing only computes in step with others.
     """
 
     id: int
@@ -305,10 +305,10 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     @property
     def told_as(self) -> tuple[int, str, int]:
         """Step, call and part, as who executes it says."""
-        return self.step, self.call if self.leaves != "memory" else f"{self.call}{BEFORE_LOOP}", self.part
+        return self.step, str(self) if self.leaves == "memory" else self.call, self.part
 
     def __str__(self) -> str:
-        return f"{self.call} of step {self.step}" if self.leaves != "memory" else f"{self.call}{BEFORE_LOOP}"
+        return f"{self.call}{BEFORE_LOOP}" if self.leaves == "memory" else f"{self.call} of step {self.step}"
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):

@@ -1,6 +1,5 @@
 """What a script asks for before its loop: of no step, without lines, made anew in each attempt."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ import pytest
 from support import before_script
 from support.chaos import Remains, create_run, ends_alike, remains, toy_experiment, whole_run
 from support.faults import Strike
+from support.in_memory import folder_in_memory
 
 from hpcrl.cli.main import main
 from hpcrl.config.control import ControlConfig, Frequency
@@ -19,7 +19,6 @@ from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Called, Done, Opened
 from hpcrl.durable.rundir import RunDirectory
 
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 STEPS = 3
 
 
@@ -42,9 +41,9 @@ def begun(folder: Path) -> Counter[str]:
 @pytest.fixture(scope="module")
 def whole() -> Iterator[RunDirectory]:
     """A run that nothing has disturbed."""
-    with tempfile.TemporaryDirectory(dir=FAST) as name, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(before_script.FILE, f"{name}/begun")
-        yield whole_run(Path(name), experiment())
+    with folder_in_memory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(before_script.FILE, str(folder / "begun"))
+        yield whole_run(folder, experiment())
 
 
 @pytest.fixture(scope="module")

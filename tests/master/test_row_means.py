@@ -1,6 +1,5 @@
 """Means of rows, added up where they lie: the same to the bit in memory and in a spill, killed or not."""
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,9 @@ import pytest
 from support import means_script
 from support.chaos import Remains, create_run, ends_alike, remains, toy_experiment, whole_run
 from support.faults import Strike
+from support.in_memory import folder_in_memory
 
 from hpcrl.config.control import Frequency
-
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
 def experiment() -> Any:
@@ -27,8 +25,8 @@ def experiment() -> Any:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> Iterator[Remains]:
-    with tempfile.TemporaryDirectory(dir=FAST) as name:
-        yield remains(whole_run(Path(name), experiment()))
+    with folder_in_memory() as folder:
+        yield remains(whole_run(folder, experiment()))
 
 
 def test_a_mean_is_that_of_the_fetched_rows_to_the_bit(undisturbed: Remains) -> None:

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 SHARED_MEMORY = Path("/dev/shm")
 NEEDED_BYTES = 2 * 2**30
 """A container's may be of 64 MiB."""
@@ -33,3 +35,17 @@ class Folders:
 
     def mktemp(self, name: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._root))
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In the place of pytest's, for a conftest.py to import."""
+    with folder_in_memory() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def tmp_path_factory() -> Iterator[Folders]:
+    """The same."""
+    with folder_in_memory() as folder:
+        yield Folders(folder)
