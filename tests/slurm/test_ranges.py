@@ -45,7 +45,6 @@ def test_an_array_begins_with_what_has_come_grows_shrinks_and_leaves_nothing_in_
 ) -> None:
     third, fourth = slurm.gpu_nodes[2:4]
     taken = [slurm.preempt(third), slurm.preempt(fourth)]
-    slurm.wait(lambda: all(slurm.state(each.job_id) == "RUNNING" for each in taken), "both nodes are taken")
     run = SlurmRun.submit(slurm, ranged(slurm))
     (workers,) = run.jobs("workers")
     run.wait_steps(2)
@@ -82,7 +81,6 @@ def test_a_job_that_has_all_nodes_uses_those_that_slurm_gave(
 ) -> None:
     most = 5 if topology == "hetjob" else 6  # no two parts of a heterogeneous job share a node
     taken = [slurm.preempt(node) for node in slurm.gpu_nodes[2:4]]
-    slurm.wait(lambda: all(slurm.state(each.job_id) == "RUNNING" for each in taken), "both nodes are taken")
     run = SlurmRun.submit(slurm, on_six(topology=topology) | {"name": topology})
     (job,) = run.jobs("run")
     run.wait_steps(2)
@@ -108,7 +106,6 @@ def test_a_job_that_has_all_nodes_uses_those_that_slurm_gave(
 @pytest.mark.timeout(600, func_only=True)
 def test_a_run_on_six_nodes_shrinks_is_preempted_and_grows(slurm: SlurmCluster, reference: Whole) -> None:
     third, fourth = taken = [slurm.preempt(node) for node in slurm.gpu_nodes[2:4]]
-    slurm.wait(lambda: all(slurm.state(each.job_id) == "RUNNING" for each in taken), "both nodes are taken")
     run = SlurmRun.submit(slurm, on_six())
     (workers,) = run.jobs("workers")
     run.wait_steps(2)

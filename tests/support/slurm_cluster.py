@@ -256,11 +256,16 @@ class SlurmCluster:
         return self._expand(listed.strip())
 
     def preempt(self, victim: str) -> Preemptor:
-        """Take a node, or the nodes of a job, by a job of high priority. Returns when that is in the queue."""
+        """Take a node, or the nodes of a job, by a job of high priority. Returns when that has them.
+
+        That is seconds after it was submitted, or a grace time: a run may close many steps until then.
+        """
         nodes = [victim] if victim in self.nodes else self.job_nodes(victim)
         assert nodes, f"job {victim} has no nodes to preempt\n{self.picture()}"
         where = ["--partition=high", "--job-name=preemptor", f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
-        return Preemptor(self, self.sbatch("sleep 1000", *where, "--exclusive"), tuple(nodes))
+        taken = Preemptor(self, self.sbatch("sleep 1000", *where, "--exclusive"), tuple(nodes))
+        self.wait_state(taken.job_id, "RUNNING", timeout_s=70)
+        return taken
 
     def node_down(self, node: str) -> None:
         """As an administrator does it: its jobs are lost at once, and it stays down."""
