@@ -105,7 +105,7 @@ def test_a_job_that_has_all_nodes_uses_those_that_slurm_gave(
 @pytest.mark.slow
 @pytest.mark.timeout(600, func_only=True)
 def test_a_run_on_six_nodes_shrinks_is_preempted_and_grows(slurm: SlurmCluster, reference: Whole) -> None:
-    third, fourth = taken = [slurm.preempt(node) for node in slurm.gpu_nodes[2:4]]
+    third, fourth = [slurm.preempt(node) for node in slurm.gpu_nodes[2:4]]
     run = SlurmRun.submit(slurm, on_six())
     (workers,) = run.jobs("workers")
     run.wait_steps(2)
