@@ -57,7 +57,7 @@ from hpcrl.wire.messages import (
     WorkerHello,
     WorkerReady,
 )
-from hpcrl.wire.relay import Outbox
+from hpcrl.wire.relay import GAP_S, Outbox
 
 BEAT_S = 1.0
 POLL_MS = 20
@@ -157,7 +157,7 @@ class Node:
         self._address = address
         self._workers: dict[bytes, Worker] = {}
         self._plan: Plan | None = None
-        self._outbox = Outbox()
+        self._outbox = Outbox(GAP_S)
         self._vanished = False
         self._chore: Future[ChoreReport] | None = None
         self.beaten: list[float] = []

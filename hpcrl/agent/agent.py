@@ -235,7 +235,9 @@ class Agent:
         # A name of its own for every connection: the hub takes what comes again under an old one for a replay.
         name = f"{node}.{os.getpid()}.{secrets.token_hex(4)}"
         link = Link(context, run_key, f"agent-{name}", master.address)
-        relay = Relay(context, run_key, f"relay-{name}", master.address)
+        cluster = self.experiment.cluster
+        workers = cluster.most_nodes * cluster.workers_per_node
+        relay = Relay(context, run_key, f"relay-{name}", master.address, workers)
         log = EventLog(self.run.worker_log(master.attempt, f"agent-{node}"))
         log.write(MasterConnected(master.address))
         path = self.run.node_resources(master.attempt, node)
@@ -243,7 +245,7 @@ class Agent:
         watch.start()
         relay.start()
         try:
-            slots = self.experiment.cluster.workers_per_node
+            slots = cluster.workers_per_node
             host, devices = socket.gethostname(), self.starter.devices
             link.send(AgentHello(node, host, slots, os.getpid(), self.at.incarnation, devices, self._trouble))
             return self._obey(link, log, master, watch, relay.address)

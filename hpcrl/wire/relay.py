@@ -15,23 +15,32 @@ from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.channel import Gatekeeper, Link, RunKey, router, waiting
 
 GAP_S = 0.001
-"""Between two bundles to the master: what is said alone goes at once, what many say at the same time goes together."""
+"""Between two bundles to the master, at most: what is said alone goes at once, what many say at the same time goes
+together."""
+GAP_OF_WORKER_S = 1e-5
+"""So much of it for each worker of the run: a master of few has time to hear each."""
 LEAVE_S = 5.0
+
+
+def gap_of(workers: int) -> float:
+    """The seconds between two bundles in a run of so many workers."""
+    return min(GAP_S, GAP_OF_WORKER_S * workers)
 
 
 class Outbox:
     """Frames, with who says them, that are to go in the next bundle."""
 
-    def __init__(self) -> None:
+    def __init__(self, gap_s: float) -> None:
+        self._gap_s = gap_s
         self._frames: list[tuple[bytes, bytes]] = []
-        self._taken = -GAP_S
+        self._taken = -gap_s
 
     def add(self, identity: bytes, frame: bytes) -> None:
         self._frames.append((identity, frame))
 
     def wait_s(self, now: float) -> float | None:
         """How long the next bundle is to wait; None where there is nothing to send."""
-        return max(0.0, self._taken + GAP_S - now) if self._frames else None
+        return max(0.0, self._taken + self._gap_s - now) if self._frames else None
 
     def take(self, now: float) -> Bundle:
         """All that is there."""
@@ -40,19 +49,19 @@ class Outbox:
 
 
 class Relay:
-    """Of one node, and one connection of it: a thread from `start` to `close`.
+    """Of one node, and one connection of it, in a run of so many `workers`: a thread from `start` to `close`.
 
     Workers connect to `address`, a name of the kernel's (an abstract Unix socket): no port, no file, and gone with the
     process.
     """
 
-    def __init__(self, context: zmq.Context, key: RunKey, name: str, master: str) -> None:
+    def __init__(self, context: zmq.Context, key: RunKey, name: str, master: str, workers: int) -> None:
         Gatekeeper(context, key)
         self._workers = router(context, key)
         self.address = f"ipc://@hpcrl.{name}"
         self._workers.bind(self.address)
         self._master = Link(context, key, name, master)
-        self._outbox = Outbox()
+        self._outbox = Outbox(gap_of(workers))
         self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
@@ -71,8 +80,7 @@ class Relay:
             poller.register(source, zmq.POLLIN)
         came: dict[object, int] = {}
         while self._stop not in came:
-            wait_s = self._outbox.wait_s(time.monotonic())
-            came = dict(poller.poll(None if wait_s is None else math.ceil(wait_s * 1000)))
+            came = dict(poller.poll(self._patience_ms()))
             if self._master.socket in came:
                 self._to_workers()
             if self._workers in came:
@@ -83,6 +91,14 @@ class Relay:
                 self._master.send(self._outbox.take(now))
         self._workers.close(0)
         self._master.close()
+
+    def _patience_ms(self) -> int | None:
+        """How long to wait for more before the next bundle is due. What a poll is too coarse for is slept here."""
+        wait_s = self._outbox.wait_s(time.monotonic())
+        if wait_s is None or wait_s > GAP_S / 2:
+            return None if wait_s is None else math.ceil(wait_s * 1000)
+        time.sleep(wait_s)
+        return 0
 
     def _to_workers(self) -> None:
         for envelope, _raw in self._master.receive():

@@ -8,7 +8,7 @@ from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.wire.envelope import Envelope, encode
 from hpcrl.wire.messages import Ack, Message, Syn
-from hpcrl.wire.relay import GAP_S, Outbox, Relay
+from hpcrl.wire.relay import GAP_S, Outbox, Relay, gap_of
 
 WORKERS = tuple(f"worker-{rank}" for rank in range(3))
 
@@ -17,7 +17,7 @@ def test_workers_and_hub_hear_each_other_in_order_by_one_connection(context: zmq
     behind = zmq.Context()
     Gatekeeper(context, key)
     hub = Hub(context, key, "master")
-    relay = Relay(behind, key, "relay-0", hub.address)
+    relay = Relay(behind, key, "relay-0", hub.address, len(WORKERS))
     relay.start()
     links = [Link(context, key, name, relay.address) for name in WORKERS]
     for request in range(5):
@@ -83,9 +83,18 @@ def test_who_is_heard_directly_is_answered_directly(context: zmq.Context, key: R
     assert [envelope.body for envelope, _ in within(30, other.receive)] == [Ack(2)]
 
 
+@pytest.mark.parametrize(("workers", "gap_s"), [(1, GAP_S / 100), (50, GAP_S / 2), (1024, GAP_S)])
+def test_the_fewer_workers_a_run_has_the_sooner_their_master_hears_them(workers: int, gap_s: float) -> None:
+    outbox = Outbox(gap_of(workers))
+    outbox.add(b"worker-0", b"one")
+    outbox.take(0.0)
+    outbox.add(b"worker-0", b"two")
+    assert outbox.wait_s(0.0) == pytest.approx(gap_s)
+
+
 @pytest.mark.parametrize(("last_s", "waits_s"), [(GAP_S, 0.0), (2 * GAP_S, 0.0), (GAP_S / 4, GAP_S * 3 / 4)])
 def test_what_is_said_alone_goes_at_once_and_what_follows_it_together(last_s: float, waits_s: float) -> None:
-    outbox = Outbox()
+    outbox = Outbox(GAP_S)
     assert outbox.wait_s(0.0) is None
     outbox.add(b"worker-0", b"one")
     assert outbox.wait_s(0.0) == 0.0
