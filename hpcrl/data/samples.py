@@ -185,6 +185,8 @@ class SequenceSample:
 
     def select(self, ids: Sequence[str]) -> "SequenceSample":
         """These samples, in this order."""
+        if tuple(ids) == self.ids:
+            return self
         where = self.meta.positions(ids)
         data = {}
         for key, array in self.data.items():

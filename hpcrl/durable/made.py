@@ -1,7 +1,7 @@
 """Who has made the rows that a script's call reads, and what they are called where they lie. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from typing import NamedTuple
 
 import msgspec
@@ -30,7 +30,7 @@ class Origin(NamedTuple):
 
 def origins(runs: Iterable[Made]) -> Iterator[Origin]:
     """One for each sample."""
-    return (Origin(run.call, run.key, run.repeats) for run in runs for _ in range(run.samples))
+    return chain.from_iterable(repeat(Origin(run.call, run.key, run.repeats), run.samples) for run in runs)
 
 
 def runs_of(each: Iterable[Origin]) -> tuple[Made, ...]:
@@ -40,5 +40,8 @@ def runs_of(each: Iterable[Origin]) -> tuple[Made, ...]:
 
 def at(runs: Sequence[Made], where: Iterable[int]) -> tuple[Made, ...]:
     """Of the samples at these places."""
+    places = [*where]
+    if len(runs) == 1 and places:
+        return (msgspec.structs.replace(runs[0], samples=len(places)),)
     along = [*origins(runs)]
-    return runs_of(along[i] for i in where)
+    return runs_of(along[i] for i in places)

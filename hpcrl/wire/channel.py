@@ -11,6 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import zmq
@@ -23,6 +24,7 @@ from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
 from hpcrl.wire.bundle import Bundle
 from hpcrl.wire.envelope import Envelope, Received, decode, encode, encode_body
 from hpcrl.wire.messages import Message
+from hpcrl.wire.peer_messages import Raw
 
 _MORE, _NOW = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 """As numbers: pyzmq's own words cost more than what they ask for."""
@@ -135,9 +137,9 @@ class Hub:
         self.socket.setsockopt(zmq.USE_FD, listening.detach())
         self.socket.bind(self.address)
 
-    def receive(self) -> list[tuple[bytes, Received, list[bytes]]]:
+    def receive(self) -> list[tuple[bytes, Received, list[Raw]]]:
         """What has come and is accepted: (where it came from, envelope, raw frames)."""
-        found, accept = list[tuple[bytes, Received, list[bytes]]](), self.incoming.accept
+        found, accept = list[tuple[bytes, Received, list[Raw]]](), self.incoming.accept
         for identity, frame, *raw in waiting(self.socket, addressed=True):
             if (envelope := accept(frame)) is None:
                 continue
@@ -150,7 +152,7 @@ class Hub:
                 found.append((identity, envelope, raw))
         return found
 
-    def send(self, identity: bytes, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
+    def send(self, identity: bytes, body: Message, raw: Sequence[Raw] = ()) -> None:
         """At once, or with the next `flush`: what a relay carries, which takes no raw frames."""
         if body is not self._encoded[0]:
             self._encoded = body, encode_body(body)
@@ -195,12 +197,12 @@ class Link:
         self.socket.reconnect_ivl_max = 1000
         self.socket.connect(address)
 
-    def receive(self) -> list[tuple[Received, list[bytes]]]:
+    def receive(self) -> list[tuple[Received, list[Raw]]]:
         """What has come and is accepted: (envelope, raw frames)."""
         frames = [(self.incoming.accept(frame), raw) for frame, *raw in waiting(self.socket, addressed=False)]
         return [(envelope, raw) for envelope, raw in frames if envelope is not None]
 
-    def send(self, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
+    def send(self, body: Message, raw: Sequence[Raw] = ()) -> None:
         self._seq += 1
         self.socket.send_multipart([encode(Envelope(self.name, self._seq, body)), *raw])
 
@@ -221,20 +223,20 @@ def router(context: zmq.Context, key: RunKey) -> zmq.Socket:
     return socket
 
 
-def waiting(socket: zmq.Socket, addressed: bool) -> Iterator[list[bytes]]:
+def waiting(socket: zmq.Socket, addressed: bool) -> Iterator[list[Any]]:
     """The multipart messages that are there now, and no more of them than leave time for other things. Before one that
-    is `addressed` comes a frame that says where from.
+    is `addressed` comes a frame that says where from. Raw frames are not copied.
 
     A frame knows whether others follow it, which is dear to ask a socket.
     """
     for _ in range(MOST_AT_ONCE):
         try:
-            frames = [socket.recv(_NOW)] if addressed else []
+            frames: list[Any] = [socket.recv(_NOW)] if addressed else []
             frame = socket.recv(_NOW, copy=False)
         except zmq.Again:
             return
         frames.append(frame.bytes)
         while frame.more:
             frame = socket.recv(_NOW, copy=False)
-            frames.append(frame.bytes)
+            frames.append(frame.buffer)
         yield frames

@@ -5,6 +5,9 @@ import msgspec
 from hpcrl.data.samples import SampleMeta
 from hpcrl.data.totals import Total
 
+Raw = bytes | memoryview
+"""An array, as a frame beside its message."""
+
 
 # ── worker ↔ worker ───────────────────────────────────────────────────────────────────────────────────────────────────
 class Fetch(msgspec.Struct, frozen=True, tag=True):

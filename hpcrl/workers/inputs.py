@@ -19,7 +19,7 @@ from hpcrl.errors import InternalError
 from hpcrl.whereabouts import Doing
 from hpcrl.wire.holders import Holder, InMemory, InSpill, RowSource
 from hpcrl.wire.messages import Request
-from hpcrl.wire.peer_messages import Fetch, Rows
+from hpcrl.wire.peer_messages import Fetch, Raw, Rows
 from hpcrl.workers.sample_store import SampleStore
 
 Action = Callable[[], None]
@@ -124,7 +124,7 @@ class Inputs:
             return Doing("wait", f"waiting to begin {it}", *it.told_as)
         return Doing("idle", "idle")
 
-    def fetched(self, rows: Rows, frames: Sequence[bytes]) -> None:
+    def fetched(self, rows: Rows, frames: Sequence[Raw]) -> None:
         """A peer has answered."""
         wanted = self._fetching.pop(rows.token)
         if rows.total is not None:
@@ -230,7 +230,7 @@ def assemble(ids: Sequence[str], pieces: Sequence[SequenceSample], uneven: bool 
     return merged
 
 
-def unpack(meta: SampleMeta, frames: Sequence[bytes]) -> SequenceSample:
+def unpack(meta: SampleMeta, frames: Sequence[Raw]) -> SequenceSample:
     """The sample whose arrays are the raw frames, without a copy."""
     pairs = zip(meta.keys.items(), frames, strict=True)
     data = {key: np.frombuffer(frame, of.dtype).reshape(-1, *of.trailing) for (key, of), frame in pairs}

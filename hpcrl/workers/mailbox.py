@@ -40,7 +40,7 @@ from hpcrl.wire.messages import (
     Syn,
     Verify,
 )
-from hpcrl.wire.peer_messages import Fetch, Rows
+from hpcrl.wire.peer_messages import Fetch, Raw, Rows
 from hpcrl.wire.script_messages import ToScript
 from hpcrl.workers.inputs import Gathered, Inputs, Peripherals, without_inputs
 from hpcrl.workers.row_server import RowServer
@@ -157,10 +157,10 @@ class Mailbox:
             case _ if isinstance(body, ToScript):
                 self.script.answered(body)
 
-    def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:
+    def serve(self, fetch: Fetch) -> tuple[Rows, list[memoryview]]:
         return self._rows.serve(fetch)
 
-    def fetched(self, rows: Rows, frames: Sequence[bytes]) -> None:
+    def fetched(self, rows: Rows, frames: Sequence[Raw]) -> None:
         self._inputs.fetched(rows, frames)
 
     # ── on a reader's thread ──────────────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from hpcrl.errors import ExitCode, StoppedError
 from hpcrl.wire.address import LOOPBACK_ONLY, Network
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.wire.messages import Beat, Message
-from hpcrl.wire.peer_messages import Fetch, Rows
+from hpcrl.wire.peer_messages import Fetch, Raw, Rows
 
 STOOD_STILL_S = 1.0
 """If a turn takes so much longer than a beat's interval, this process was stopped: that is why it has heard nobody."""
@@ -40,11 +40,11 @@ class Listener(Protocol):
 
     def from_master(self, body: Message) -> None: ...
 
-    def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:
+    def serve(self, fetch: Fetch) -> tuple[Rows, list[memoryview]]:
         """A peer's question → the answer and its raw frames."""
         ...
 
-    def fetched(self, rows: Rows, frames: Sequence[bytes]) -> None: ...
+    def fetched(self, rows: Rows, frames: Sequence[Raw]) -> None: ...
 
     def failed(self, what: str, error: Exception) -> None: ...
 
