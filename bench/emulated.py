@@ -81,7 +81,7 @@ class Worker:
         match body:
             case Begin():
                 self.link.send(WorkerReady(self._rank, 0.0))
-            case Request() if not body.ids:
+            case Request() if not body.sources:
                 self._execute(body)
             case Request():
                 self._requests[body.id] = body

@@ -18,6 +18,8 @@ class AskedTurn:
     numbers: dict[str, int] = field(default_factory=dict)
     """Call, as asked for → its number."""
     executed: dict[int, dict[str, float]] = field(default_factory=dict)
+    values: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """What methods of JSON have returned, by ask."""
     once: dict[int, str | None] = field(default_factory=dict)
     """What was done outside of the run, by ask → what came of it; None where it is to be done."""
     unsaid: set[int] = field(default_factory=set)

@@ -266,6 +266,12 @@ class Conversation:
         self._turn.unsaid.add(number)
         return found
 
+    def values(self, number: int) -> tuple[str, ...]:
+        """What a method of JSON that is executed has returned, which is read by this."""
+        assert self._turn is not None
+        self._turn.unsaid.add(number)
+        return self._turn.values[number]
+
     def read(self, step: int, ids: tuple[str, ...], columns: Columns) -> SequenceSample:
         """Rows, which are read by this; waits for those who make them."""
         sources = self._sources_of(step, ids, columns)
@@ -326,10 +332,11 @@ class Conversation:
         match message:
             case RowsAt(token, sources):
                 self._sources[token] = sources
-            case CallExecuted(step, number, stats) if (name := self._calls.pop((step, number), None)) is not None:
+            case CallExecuted(step, number) if (name := self._calls.pop((step, number), None)) is not None:
                 self._told(step, name)
                 if step in self._turns:
-                    self._turns[step].executed[number] = stats
+                    self._turns[step].executed[number] = message.stats
+                    self._turns[step].values[number] = message.values
             case OnceAnswered(step, number, result) if step in self._turns:
                 self._turns[step].once[number] = result
             case TurnBegun() | NoMoreTurns():

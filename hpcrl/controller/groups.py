@@ -134,7 +134,7 @@ class Calls:
         number = self.talk.ask(call.name, ids, inputs, text, ways.cut)
         it: CallRows | Changed | Values
         if call.dispatch.values:
-            it = Values(self.talk, step, name, number, call.outputs[0], None if ways.single else ways.values)
+            it = Values(self.talk, step, name, number, ways.single)
         elif call.changes or batch is None:
             it = Changed(self.talk, step, name, number)
         else:

@@ -8,7 +8,6 @@ from typing import Any
 from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import DataProto, StandsForRows
 from hpcrl.controller.user_code import listed, misuse
-from hpcrl.durable.made import Made
 
 
 class Statistics(dict[str, float]):
@@ -65,15 +64,12 @@ class Values(StandsForRows):
     step: int
     call: str
     number: int
-    key: str
-    parts: int | None
-    """Of so many; None: of the first head alone."""
+    is_single: bool
+    """It is of the first head alone."""
 
     def read(self) -> Any:
-        ids = numbered(self.parts or 1)
-        rows = self.talk.read(self.step, ids, {self.key: (Made(self.call, len(ids)),)}).rows(self.key)
-        found = [json.loads(row.tobytes()) for row in rows]
-        return found[0] if self.parts is None else found
+        found = [json.loads(value) for value in self.talk.values(self.number)]
+        return found[0] if self.is_single else found
 
     def as_batch(self) -> DataProto:
         raise misuse(f"{self.call} returns values and no rows, so it is nothing to put into a batch.")

@@ -24,7 +24,6 @@ from hpcrl.data.order import original, sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.data.totals import Total, total_of
 from hpcrl.dataflow.graph import MFC, recipe_name
-from hpcrl.durable.archives import text_row
 from hpcrl.durable.made import Made, origins
 from hpcrl.errors import InternalError, UserCodeError
 from hpcrl.recipes.algorithm import SCRIPT, Algorithm
@@ -102,7 +101,7 @@ class StandIn:
                 stats = {
                     name: self._number(message, name) for name in self._reported.get(self._call(message.call).name, ())
                 }
-                self._answers.append(CallExecuted(message.step, message.number, stats))
+                self._answers.append(CallExecuted(message.step, message.number, stats, self._returned(message)))
             case OnceAsked(step, number):
                 self._answers.append(OnceAnswered(step, number))
             case OnceDone(step, number, result):
@@ -151,6 +150,13 @@ class StandIn:
         for key in made.keys:
             self._computed[asked.step, asked.call, key] = dict(zip(made.ids, made.rows(key), strict=True))
 
+    def _returned(self, asked: CallAsked) -> tuple[str, ...]:
+        """What a method of JSON gives in a rehearsal."""
+        call = self._call(asked.call)
+        if not call.dispatch.values:
+            return ()
+        return (json.dumps(registered_of(self._algorithm, [call])[call.name].rehearsed),) * len(asked.ids)
+
     def _compute(self, asked: CallAsked, call: MFC) -> SequenceSample:
         rows = self._rows(asked.step, asked.ids, asked.inputs).remap(call.input_remap)
         by_key = {key: rows.rows(key) for key in rows.keys}
@@ -175,9 +181,6 @@ class StandIn:
             maker, own_key, sample = of.call, of.key or key, original(name, of.repeats)
             if (own := self._computed.get((step, maker, own_key))) is not None:
                 found.append(own[sample])
-            elif maker != FROM_DATA and (call := self._call(maker)).dispatch.values:
-                method = registered_of(self._algorithm, [call])[call.name]
-                found.append(text_row(json.dumps(method.rehearsed)))
             elif sample in places:
                 found.append(self._drawn(step, maker, own_key, len(places))[places[sample]])
             else:

@@ -36,6 +36,8 @@ class _Step:
     """The units of an open step, how many of them are not both executed and recorded, and whether more follow."""
 
     units: dict[Unit, Held] = field(default_factory=dict)
+    in_step: dict[str, list[Held]] = field(default_factory=dict)
+    """By call, those that go in step."""
     unfinished: int = 0
     more: bool = False
     closed: bool = False
@@ -145,13 +147,14 @@ class Readiness:
         self._forget_closed()
 
     # ── units ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def offer(self, fits: Callable[[str], bool] = lambda call: True) -> list[Offer]:
+    def offer(self, fits: Callable[[str], bool] = lambda call: True, moves: bool = True) -> list[Offer]:
         """All units that may be sent now and have not been offered, in the order in which they were told.
 
-        Those of calls that do not fit stay, to be offered another time; so do those that go in step, until all are
-        ready that do.
+        Those of calls that do not fit stay, to be offered another time; so do moves without `moves`, and those that go
+        in step, until all are ready that do.
         """
-        free = {held.unit for held in self._ready.values() if self._may_go(held) and fits(held.unit.call)}
+        ready = [held for held in self._ready.values() if moves or held.moves is None]
+        free = {held.unit for held in ready if self._may_go(held) and fits(held.unit.call)}
         ready = sorted((self._ready[unit] for unit in free), key=lambda held: held.order)
         ready = [held for held in ready if not held.task.in_step or free.issuperset(self._in_step_with(held.unit))]
         for held in ready:
@@ -216,6 +219,9 @@ class Readiness:
                 held.follow_line_of(producer)
             self._versions.place(held)
         into.units.update(units)
+        for held in units.values():
+            if held.task.in_step:
+                into.in_step.setdefault(held.unit.call, []).append(held)
         into.unfinished += len(units)
         into.more = more
         self._steps[step] = into
@@ -248,9 +254,7 @@ class Readiness:
 
     def _in_step_with(self, unit: Unit) -> Iterator[Unit]:
         """Those of its call and step that have yet to be offered, itself among them."""
-        for other, held in self._steps[unit.step].units.items():
-            if other.call == unit.call and not held.offered:
-                yield other
+        return (held.unit for held in self._steps[unit.step].in_step[unit.call] if not held.offered)
 
     def _may_go(self, held: Held) -> bool:
         """Whether nothing that is told, or still to be told, comes first."""

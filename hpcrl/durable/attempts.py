@@ -9,10 +9,10 @@ import msgspec
 
 from hpcrl.durable.journal import Broken, Checkpointed, Closed, Damaged, Done, Event, Stopped, Trained, decode_line
 from hpcrl.durable.journals import lines_backwards
-from hpcrl.durable.once import SetAside
+from hpcrl.durable.once import Returned, SetAside
 from hpcrl.durable.rundir import RunDirectory
 
-FINISHED = (Done, Trained, Closed, Checkpointed)
+FINISHED = (Done, Returned, Trained, Closed, Checkpointed)
 """Lines that say that work was finished."""
 
 

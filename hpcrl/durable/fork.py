@@ -31,6 +31,7 @@ from hpcrl.durable.journal import (
     encode_line,
     open_journal,
 )
+from hpcrl.durable.once import Returned
 from hpcrl.durable.origin import FORK
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
@@ -67,13 +68,13 @@ def find_fork_point(parent: RunDirectory, step: int, changed_roles: Collection[s
     ref, manifest = find_cut(parent, history, step, changed_roles)
     events = [line.event for line in history.lines if line.event is not None]
     closed = {event.step: event for event in events if isinstance(event, Closed) and event.step <= step}
-    made_under = [event.settings for event in events if isinstance(event, Done | Trained) and event.step == step]
+    made = [event for event in events if isinstance(event, Done | Returned | Trained) and event.step == step]
     shards = (shard for of_role in manifest.roles.values() for shard in of_role)
     return ForkPoint(
         parent.root,
         steps_in(events)[step],
         tuple(closed[each] for each in sorted(closed)),
-        max(made_under, default=0),
+        max((event.settings for event in made), default=0),
         ref,
         tuple(shards),
     )

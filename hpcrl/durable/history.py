@@ -34,7 +34,7 @@ from hpcrl.durable.journal import (
     parse,
 )
 from hpcrl.durable.journals import JournalPart, read_journal, size_of
-from hpcrl.durable.once import Once, SetAside
+from hpcrl.durable.once import Once, Returned, SetAside
 from hpcrl.durable.recent import Older, find_older
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import StepLines, steps_in
@@ -114,7 +114,7 @@ class Gaps:
             return False
         if isinstance(event, SetAside):
             self.newest, self.lines = event.step - 1, None
-        if not isinstance(event, Opened | Extended | Chosen | Called | Once | Done | Trained | Closed):
+        if not isinstance(event, Opened | Extended | Chosen | Called | Once | Done | Returned | Trained | Closed):
             return False
         if isinstance(event, Opened):
             self.newest, self.lines = event.step, StepLines(event)
@@ -126,7 +126,7 @@ class Gaps:
         return lines is not None and event.step == lines.step and self._lacks_before(event, lines)
 
     def _lacks_before(
-        self, event: Extended | Chosen | Called | Once | Done | Trained | Closed, lines: StepLines
+        self, event: Extended | Chosen | Called | Once | Done | Returned | Trained | Closed, lines: StepLines
     ) -> bool:
         """Whether an event of the newest step presupposes a line of it that is not there."""
         if isinstance(event, Extended | Chosen | Called | Once):

@@ -15,7 +15,7 @@ from hpcrl.durable.append_log import AppendLog
 from hpcrl.durable.exact_json import ExactJSON
 from hpcrl.durable.files import FileRef, Files
 from hpcrl.durable.made import Made
-from hpcrl.durable.once import Once, SetAside, Turn
+from hpcrl.durable.once import Once, Returned, SetAside, Turn
 
 Ids = tuple[str, ...]
 Cuts = tuple[tuple[int, ...], ...]
@@ -318,6 +318,7 @@ Event = (
     | Once
     | SetAside
     | Done
+    | Returned
     | Trained
     | Blended
     | Closed

@@ -1,4 +1,5 @@
-"""What only journals of runs with a script have: what it has done outside of the run, and how its turns end."""
+"""What only journals of runs with a script have: what it has done outside of the run, what methods of JSON have
+returned, and how its turns end."""
 
 import msgspec
 
@@ -17,6 +18,20 @@ class Once(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     result: str
     settings: int
     at: str = ""
+
+
+class Returned(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """One part of a call of a method of JSON is finished: what it has returned for each of the part's samples, as JSON.
+
+    It is all that the part leaves; `settings` and `version` are as in `Done`. An event of the journal.
+    """
+
+    step: int
+    call: str
+    part: int
+    values: tuple[str, ...]
+    settings: int = 0
+    version: int = 0
 
 
 class SetAside(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):

@@ -31,6 +31,7 @@ from hpcrl.durable.journal import (
     encode_line,
 )
 from hpcrl.durable.older_lines import FoldedJournal, OlderFold, archives_in
+from hpcrl.durable.once import Returned
 from hpcrl.durable.recent import Older
 from hpcrl.durable.retention import remove_litter
 from hpcrl.durable.rundir import RunDirectory
@@ -66,7 +67,8 @@ class RecoveryPlan:
     """Where an attempt goes on. Steps up to the checkpoint's are over; all else concerns later ones.
 
     `opened` are the later steps that were opened, with all lines of their making, `closed` those of them that were
-    closed; `before` is the step before them. The outputs of `recorded` units are read.
+    closed; `before` is the step before them. The outputs of `recorded` units are read; `returned` is all that calls of
+    methods of JSON have left.
     `replay` are train steps to be executed again, in this order. `lost` units were finished, but their files are
     damaged: they are computed again, as their lines say. `metrics` are the rows of all closed steps, the earlier ones
     included. `exports` are the steps, from the checkpoint's on, after which roles are exported, `exported` what of this
@@ -80,6 +82,7 @@ class RecoveryPlan:
     before: Before | None = None
     closed: frozenset[int] = frozenset()
     recorded: Mapping[UnitKey, Recorded] = field(default_factory=dict)
+    returned: Mapping[UnitKey, Returned] = field(default_factory=dict)
     replay: tuple[Trained, ...] = ()
     lost: Mapping[UnitKey, Done] = field(default_factory=dict)
     metrics: tuple[Closed, ...] = ()
@@ -152,6 +155,7 @@ def plan_recovery(
         before=_before((lines for number, lines in made.items() if number not in steps), events, spills),
         closed=frozenset(number for number, step in steps.items() if step.closed),
         recorded=recorded,
+        returned={unit: line for step in steps.values() for unit, line in step.returned.items()},
         replay=tuple(sorted(replay, key=lambda line: line.version)),
         lost=lost,
         metrics=tuple(row for _, row in sorted({row.step: row for row in closed}.items())),
@@ -306,7 +310,7 @@ def _describe(plan: RecoveryPlan, settings: int) -> Iterator[str]:
     else:
         roles = ", ".join(checkpoint.roles) or "no role changes"
         yield f"starts from the checkpoint of step {checkpoint.step}, written by attempt {checkpoint.attempt}: {roles}"
-    yield f"reads {_some('finished part', [_unit(*unit) for unit in plan.recorded])}"
+    yield f"reads {_some('finished part', [_unit(*unit) for unit in (*plan.recorded, *plan.returned)])}"
     blends = [line for line in plan.replay if isinstance(line, Blended)]
     trained = [line for line in plan.replay if line not in blends]
     yield f"replays {_some('train step', [f'step {line.step} {line.call}' for line in trained])}"

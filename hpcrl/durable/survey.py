@@ -28,6 +28,7 @@ from hpcrl.durable.journal import (
     Trained,
 )
 from hpcrl.durable.metrics_log import rows_shown
+from hpcrl.durable.once import Returned
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef, group_name
@@ -58,6 +59,7 @@ class StepRecord:
     archived: bool = False
     candidates: dict[UnitKey, list[Recorded]] = field(default_factory=dict)
     trained: dict[str, Trained] = field(default_factory=dict)
+    returned: dict[UnitKey, Returned] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -220,15 +222,17 @@ def _records(events: Sequence[Event], wanted: Callable[[int], bool]) -> dict[int
     for event in events:
         if isinstance(event, Opened) and wanted(event.step) and event.step in made:
             steps[event.step] = StepRecord(made[event.step])
-        elif isinstance(event, Done | Compacted | Trained | Closed | Archived) and event.step in steps:
+        elif isinstance(event, Done | Returned | Compacted | Trained | Closed | Archived) and event.step in steps:
             _note(steps[event.step], event)
     return steps
 
 
-def _note(step: StepRecord, event: Done | Compacted | Trained | Closed | Archived) -> None:
+def _note(step: StepRecord, event: Done | Returned | Compacted | Trained | Closed | Archived) -> None:
     if isinstance(event, Done):
         unit = UnitKey(event.step, event.call, event.part)
         step.candidates.setdefault(unit, []).append(Recorded(event, SpillRef(event.spill, event.group)))
+    elif isinstance(event, Returned):
+        step.returned[UnitKey(event.step, event.call, event.part)] = event
     elif isinstance(event, Compacted):
         for unit, candidates in step.candidates.items():
             spill = SpillRef(event.spill, group_name(unit.call, unit.part))

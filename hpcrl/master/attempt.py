@@ -31,7 +31,7 @@ from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.numerics import Computing, devices, expected_memory
 from hpcrl.master.pace import Pace
-from hpcrl.master.reactor import Reactor, Report
+from hpcrl.master.reactor import QUICK_TICK_MS, TICK_MS, Reactor, Report
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.script_driver import ScriptDriver
 from hpcrl.master.stalls import Stalls
@@ -263,7 +263,7 @@ class Attempt:
         self._watch.ask_ends()
         files.watch(self._doing)
         while True:
-            self._reactor.turn()
+            self._reactor.turn(QUICK_TICK_MS if driver.is_writing else TICK_MS)
             driver.dispatcher.paused = self._reactor.commands.paused
             driver.opens_steps = self._reactor.commands.stop != "finish" and not (
                 self._joining.order or self._settings.until_closed
@@ -378,7 +378,7 @@ class Attempt:
     def _is_at_rest(self, driver: Driver) -> bool:
         """Whether nothing is waited for any more; calls in flight have their time, open steps as long as they take."""
         grace_s = 0.0 if self._reactor.commands.stop == "now" else self._cluster.grace_s
-        return driver.is_closed_up or driver.dispatcher.has_drained(grace_s)
+        return driver.is_closed_up or (driver.dispatcher.has_drained(grace_s) and not driver.is_writing)
 
     def _stop(self, ending: Ending) -> Ending:
         """The attempt was told to go, or began no work: it ends in good order, and so do the nodes that leave."""

@@ -6,6 +6,8 @@ done behind the work is journalled from `tidy`, by the thread that owns the jour
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -82,6 +84,21 @@ def begin_attempt(
     return AttemptFiles(run, number, recovery, journal, events, keep, compacts)
 
 
+@dataclass(frozen=True)
+class Behind:
+    """Fulfils `Appending`. `written` is told how long it took."""
+
+    writing: Future[float]
+    written: Callable[[float], None]
+
+    @property
+    def is_done(self) -> bool:
+        return self.writing.done()
+
+    def finish(self) -> None:
+        self.written(self.writing.result())
+
+
 class AttemptFiles:
     """Open from `begin_attempt` to `close`. Fulfils `AttemptRecords`."""
 
@@ -105,6 +122,8 @@ class AttemptFiles:
         loaded = [] if recovery.checkpoint is None else [recovery.checkpoint.step]
         self._verification = Verification(recovery.kept, loaded, self._keep)
         self._exported = set(recovery.exported)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._writing: Future[float] | None = None
         self._janitor = Janitor(run, number, recovery, Retention(self._keep, compacts), self.append)
 
     @property
@@ -166,9 +185,28 @@ class AttemptFiles:
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
         self.refuse_superseded()
+        self._join()
+        self._written(events, self._write(events))
+
+    def append_behind(self, events: Sequence[Event]) -> Behind:
+        """As `append`, on a thread of its own: whatever is appended before that is done follows it."""
+        self.refuse_superseded()
+        self._join()
+        self._writing = self._writer.submit(self._write, events)
+        return Behind(self._writing, partial(self._written, events))
+
+    def _join(self) -> None:
+        """Wait for what is written behind."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self, events: Sequence[Event]) -> float:
         begun = time.monotonic()
         self._journal.append(events)
-        self.follow(JournalWritten(len(events), time.monotonic() - begun))
+        return time.monotonic() - begun
+
+    def _written(self, events: Sequence[Event], seconds: float) -> None:
+        self.follow(JournalWritten(len(events), seconds))
         self._janitor.written(events)
 
     # ── what is saved ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -212,6 +250,7 @@ class AttemptFiles:
         """All shards of a cut are there and its step is closed: name it. `earlier` as in its manifest."""
         shards = {role: tuple(refs) for role, refs in roles.items()}
         step, data = of.step, (of.opened.epoch, of.cursor)
+        self._join()
         older = self._journal.older_than(step, self._rows.first)
         manifest = Manifest(step, self.number, shards, *data, dict(digests), older, of.turn, earlier)
         path = self._run.manifest(step, self.number)
@@ -289,6 +328,7 @@ class AttemptFiles:
     def close(self) -> None:
         """Nobody is to join this attempt any more."""
         self._janitor.close()
+        self._writer.shutdown()
         self._journal.close()
         self._rows.close()
         self._events.close()

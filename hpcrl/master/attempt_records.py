@@ -27,6 +27,27 @@ Whereabouts = Callable[[], Mapping[int, Doing]]
 """What each worker says that it does."""
 
 
+class Appending(Protocol):
+    """Events on their way to the disk."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether they are there, or what has failed is known."""
+        ...
+
+    def finish(self) -> None:
+        """Wait for it, once, and count them. Raises what was raised there."""
+
+
+class Appended:
+    """They are there. Fulfils `Appending`."""
+
+    is_done = True
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+
 class AttemptRecords(Protocol):
     """Of one attempt, for its course (`Attempt`) and its driver (`GraphDriver`). One thread calls it."""
 
@@ -82,6 +103,10 @@ class AttemptRecords(Protocol):
 
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
+
+    def append_behind(self, events: Sequence[Event]) -> Appending:
+        """As `append`, beside what the caller does: whatever is appended before that is done follows it."""
+        ...
 
     def saved_roles(self) -> dict[str, SavedRole]:
         """What the checkpoint has that this attempt starts from."""

@@ -27,6 +27,7 @@ class BeforeLoop:
         self._plan = plan
         self._readiness = readiness
         self._dispatcher = dispatcher
+        self._asked: dict[int, CallAsked] = {}
         self._unexecuted: dict[int, set[Unit]] = {}
         """By ask."""
         self._loops = False
@@ -41,14 +42,15 @@ class BeforeLoop:
         if not self._unexecuted:
             self._dispatcher.open(self.step, [], more=True)
         jobs = [self._job(asked, mfc, part) for part in range(len(asked.cut))]
+        self._asked[asked.number] = asked
         self._unexecuted[asked.number] = {job.task.unit for job in jobs}
         self._dispatcher.extend(self.step, jobs, more=True)
 
-    def executed(self, unit: Unit) -> int | None:
+    def executed(self, unit: Unit) -> CallAsked | None:
         """The ask of which this unit was the last."""
         number, left = next((number, units) for number, units in self._unexecuted.items() if unit in units)
         left.discard(unit)
-        return None if left else number
+        return None if left else self._asked[number]
 
     def loop_begins(self) -> None:
         """The script asks for nothing more that comes before it."""

@@ -16,10 +16,11 @@ from hpcrl.dataflow.readiness import Offer, Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Blended, Done, Ids, Numerics, Trained
+from hpcrl.durable.once import Returned
 from hpcrl.events import DrainBegun
 from hpcrl.figures import Figures
 from hpcrl.master.drift_check import DriftCheck
-from hpcrl.master.jobs import InFlight, Job, Movers, Result, joining, rounds
+from hpcrl.master.jobs import InFlight, Job, Line, Movers, Result, joining, rounds
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import RowTable
 from hpcrl.master.step_metrics import StepMetrics
@@ -86,6 +87,11 @@ class Dispatcher:
             self.rows.put(unit.step, unit.call, job.outputs, job.ids, spill)
         self._readiness.restore(recorded, replay)
 
+    def restore_values(self, unit: Unit, values: Sequence[str]) -> None:
+        """Take over what a method of JSON has returned in an older attempt."""
+        self.rows.told(unit.step, unit.call, dict(zip(self._jobs[unit].ids, values, strict=True)))
+        self._readiness.restore([unit], [])
+
     def forget(self, before_step: int) -> None:
         """Nothing of the steps before this one is asked for any more."""
         self.rows.forget(before_step)
@@ -127,10 +133,10 @@ class Dispatcher:
         return next((unit for unit in begun if unit == doing.unit), (*begun, None)[0])
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────────
-    def send_ready(self) -> None:
-        """Send every unit that may go and fits into the time that is left."""
+    def send_ready(self, moves: bool = True) -> None:
+        """Send every unit that may go and fits into the time that is left; moves, too, where they may."""
         self._pace.consider_all()
-        offered = self._readiness.offer(self._pace.fits)
+        offered = self._readiness.offer(self._pace.fits, moves)
         for offers in rounds(offered, self._jobs):
             sent = [self._send(offer) for offer in offers]
             sent += [self._join(job, part) for job, part in joining(offers, self._jobs)]
@@ -182,18 +188,21 @@ class Dispatcher:
             uneven=job.is_uneven,
             leaves="nothing" if joins else "spill" if job.task.leaves_line else "memory",
         )
-        gather = frozenset(shares)
-        self._in_flight[order.id] = InFlight(job, replay, self._around.clock(), order, gather, joins=joins)
+        orders = {}
         for rank, ids in shares.items():
             mine = set(ids)
-            request = replace_in(
+            orders[rank] = replace_in(
                 order,
                 ids=ids,
                 sources=self.rows.gathered(unit.step, job.inputs, ids, rank),
                 shown=tuple(sample for sample in job.shown.ids if sample in mine),
                 cut=Share(cut.sizes, cut.groups, tuple(cut.places[sample] for sample in ids) if cut.sizes else ()),
             )
-            self._around.send(rank, request)
+        gather = frozenset(rank for rank, request in orders.items() if request.sources)
+        flight = InFlight(job, replay, self._around.clock(), order, gather, orders, joins=joins)
+        self._in_flight[order.id] = flight
+        for rank in sorted(gather):
+            self._around.send(rank, orders[rank])
 
     def _moving(self, unit: Unit, version: Version) -> Job:
         movers = self._movers(version)
@@ -232,7 +241,7 @@ class Dispatcher:
                 self._around.send(rank, ack)
             for rank in flight.job.all_ranks:
                 if rank not in flight.gather:
-                    self._around.send(rank, flight.order)
+                    self._around.send(rank, flight.orders.get(rank, flight.order))
 
     def _replied(self, reply: Reply) -> Task | None:
         flight = self._in_flight[reply.request]
@@ -253,7 +262,7 @@ class Dispatcher:
         replies = flight.replies.values()
         self._follow_executed(flight, replies, {reply.rank: reply.figures for reply in replies}, tokens)
         self._let_go(flight.job.task.reads)
-        if not writers:
+        if not writers and flight.job.task.leaves_line:
             self._all_shown(flight.unit)
         for spilled in flight.spilled.values():
             self._spilled(spilled)
@@ -299,6 +308,9 @@ class Dispatcher:
             result.ids = first.meta.ids
             self.rows.put(unit.step, unit.call, job.outputs, result.ids, InMemory(job.head))
             self.rows.measured(unit.step, unit.call, first.meta)
+        elif first.values:
+            result.values = first.values
+            self.rows.told(unit.step, unit.call, dict(zip(job.ids, first.values, strict=True)))
         return result
 
     def _follow_executed(
@@ -340,12 +352,13 @@ class Dispatcher:
         self._around.follow(spill)
 
     def _all_shown(self, unit: Unit) -> None:
-        """What a change shows is on disk, maybe nothing: its line may follow; that of a replay, with other files."""
+        """What a change shows is on disk, maybe nothing, or its line is all that a unit leaves: that may follow; that
+        of a replay, with other files."""
         result, recorded = self._results[unit], self._drift.recorded(unit)
         had = result.job.shown.had
         if recorded is not None and had is not None:
             result.again = replace_in(recorded, shown=(*had, *self._files_shown(unit)))
-        elif result.job.task.shows:
+        elif result.job.task.shows or result.values:
             self._readiness.spilled(unit)
 
     def _files_shown(self, unit: Unit) -> tuple[FileRef, ...]:
@@ -354,22 +367,24 @@ class Dispatcher:
         return tuple(result.shown[rank] for rank in result.job.heads if rank in result.shown)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
-    def lines(self, may: Callable[[Unit], bool] = lambda unit: True) -> list[Done | Trained]:
+    def lines(self, may: Callable[[Unit], bool] = lambda unit: True) -> list[Line]:
         """Every line that may be written now, each after the lines of what it consumed. They are written next.
 
         Those of units that may not, says the driver, wait.
         """
         again = [unit for unit, result in self._results.items() if result.again]
-        lines: list[Done | Trained] = [line for unit in again if (line := self._results.pop(unit).again)]
+        lines: list[Line] = [line for unit in again if (line := self._results.pop(unit).again)]
         while units := [unit for unit in self._readiness.recordable() if may(unit)]:
             for unit in units:
                 lines.append(self._line(unit))
                 self._readiness.recorded(unit)
         return lines
 
-    def _line(self, unit: Unit) -> Done | Trained:
+    def _line(self, unit: Unit) -> Line:
         shown, result = self._files_shown(unit), self._results.pop(unit)
         settings, version = result.job.settings, result.job.task.version
+        if result.values:
+            return Returned(unit.step, unit.call, unit.part, result.values, settings, version)
         if result.spill is not None:
             stats, scores = result.stats, result.scores
             return Done(unit.step, unit.call, unit.part, result.spill, None, stats, settings, scores, version)

@@ -7,7 +7,7 @@ journal line is written, which is after its spill is published and after the lin
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -20,7 +20,7 @@ from hpcrl.durable.once import Turn
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import StepOpened, StopNeverHolds
-from hpcrl.master.attempt_records import AttemptRecords
+from hpcrl.master.attempt_records import Appended, Appending, AttemptRecords
 from hpcrl.master.dispatcher import Dispatcher
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.drop_limits import DropLimits
@@ -56,8 +56,20 @@ REPLAYS_WORTH_A_CHECKPOINT = 3
 OF_CALLS = Reply | Syn | Spilled | Moved
 
 
+@dataclass(frozen=True)
+class _Writing:
+    """Lines on their way to the disk, and the row of each step that is closed by them."""
+
+    lines: list[Event]
+    closed: dict[int, dict[str, int | float]]
+    behind: Appending
+
+
 class Driver(ABC):
     """From what was recovered to the end of the run. `window` steps are open at a time."""
+
+    writes_behind = False
+    """Whether it hears and sends while lines are written; moves, and what else follows a line, wait."""
 
     def __init__(
         self,
@@ -85,6 +97,7 @@ class Driver(ABC):
         self._saving = Saving(plan.changed)
         self._steps = OpenSteps()
         self._no_more_steps = self._last_is_saved = False
+        self._writing: _Writing | None = None
 
     # ── what a kind of driver does ────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -119,7 +132,10 @@ class Driver(ABC):
     def advance(self) -> None:
         """Open and send what is ready, write what is recordable, finish what is whole."""
         self._send()
-        if self._write_lines() and self.dispatcher.sends:
+        self._begin_writing()
+        if self.is_writing:
+            return
+        if self._end_writing() and self.dispatcher.sends:
             self.dispatcher.send_ready()  # moves, which follow a line
         if self.dispatcher.sends and self._decide():
             self._send()
@@ -131,6 +147,13 @@ class Driver(ABC):
             self._verify()
         if self._ends and self._all_closed and not self.dispatcher.draining:
             self._save_last()
+        if self.writes_behind:
+            self._begin_writing()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether lines are on their way to the disk: then it is to be advanced again soon."""
+        return self._writing is not None and not self._writing.behind.is_done
 
     @property
     def _ends(self) -> bool:
@@ -140,7 +163,7 @@ class Driver(ABC):
     def _send(self) -> None:
         if self.dispatcher.sends:
             self._go_on()
-            self.dispatcher.send_ready()
+            self.dispatcher.send_ready(moves=self._writing is None)
 
     @property
     def _all_closed(self) -> bool:
@@ -266,19 +289,34 @@ class Driver(ABC):
         return (lambda _: [()] * parts) if mfc.blends else partial(self._source.shares, lines, call, parts=parts)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
-    def _write_lines(self) -> bool:
-        """Append every line that may be written now; one fsync for all. Whether there were any."""
+    def _begin_writing(self) -> None:
+        """Append every line that may be written now, unless others are under way; one fsync for all."""
+        if self._writing is not None:
+            return
         lines: list[Event] = self._lines()
         closed = self._readiness.closable()
         rows = [self.dispatcher.metrics.row(self._steps[step]) for step in closed]
         turns = (self._steps[step].turn for step in closed)
         lines.extend(Closed(step, row, turn) for step, row, turn in zip(closed, rows, turns, strict=True))
-        if not lines:
-            return False
+        if lines:
+            self._writing = _Writing(lines, dict(zip(closed, rows, strict=True)), self._append(lines))
+
+    def _append(self, lines: Sequence[Event]) -> Appending:
+        if self.writes_behind:
+            return self._attempt.append_behind(lines)
         self._attempt.append(lines)
-        self.dispatcher.metrics.refuse_dropped(lines)
-        self._written(lines)
-        for step, row in zip(closed, rows, strict=True):
+        return Appended()
+
+    def _end_writing(self) -> bool:
+        """What follows once the lines that were begun are on disk. Whether there were any."""
+        writing = self._writing
+        if writing is None:
+            return False
+        writing.behind.finish()
+        self._writing = None
+        self.dispatcher.metrics.refuse_dropped(writing.lines)
+        self._written(writing.lines)
+        for step, row in writing.closed.items():
             self._close(step, row)
         return True
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from hpcrl.dataflow.readiness import Offer
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Ids, Numerics, Stats, Trained
+from hpcrl.durable.journal import Done, Ids, Numerics, Stats, Trained
+from hpcrl.durable.once import Returned
 from hpcrl.master.row_table import Key
 from hpcrl.master.shown import NOTHING, ToShow
 from hpcrl.placement.plan import Part
@@ -83,13 +84,15 @@ class Movers(NamedTuple):
 @dataclass
 class InFlight:
     """A job that was sent to those who get inputs for it; who has them, who has replied. It begins once all requests of
-    `together` are ready: then the others have their `order`. One that `joins` others leaves nothing behind."""
+    `together` are ready: then the others have their `order`, or of `orders` their own. One that `joins` others leaves
+    nothing behind."""
 
     job: Job
     replay: bool
     sent: float
     order: Request | Move
     gather: frozenset[int] = frozenset()
+    orders: Mapping[int, Request] = field(default_factory=dict)
     together: tuple[int, ...] = ()
     joins: bool = False
     synced: set[int] = field(default_factory=set)
@@ -120,6 +123,7 @@ class Result:
     record: dict[str, Any] | None = None
     ids: Ids = ()
     spill: FileRef | None = None
+    values: tuple[str, ...] = ()
     shown: dict[int, FileRef] = field(default_factory=dict)
     """By the rank that has written it."""
     again: Trained | None = None
@@ -128,6 +132,10 @@ class Result:
     source: str = ""
     scores: tuple[float, ...] = ()
     numerics: Numerics | None = None
+
+
+Line = Done | Returned | Trained
+"""Of a finished unit."""
 
 
 def rounds(offers: Iterable[Offer], jobs: Mapping[Unit, Job]) -> Iterable[list[Offer]]:

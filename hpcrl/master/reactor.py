@@ -44,7 +44,8 @@ from hpcrl.wire.messages import (
 from hpcrl.wire.script_messages import FromScript
 
 TICK_MS = 50
-QUICK_TICK_S = 0.005
+QUICK_TICK_MS = 5
+"""While something is done beside the loop for which it waits."""
 GATHER_S = 1e-5
 """A worker: turns are so far apart where messages keep coming. What many say at about the same time is then heard, and
 written into the journal, together."""
@@ -227,7 +228,7 @@ class Reactor:
 
     def beat_until(self, pending: Future[Result]) -> Result:
         """Go on beating until a result is there, so that everybody hears from this process however long it takes."""
-        while not wait([pending], QUICK_TICK_S).done:
+        while not wait([pending], QUICK_TICK_MS / 1000).done:
             self.turn(0)
         return pending.result()
 

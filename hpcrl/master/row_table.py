@@ -1,7 +1,7 @@
 """Where every row is: in workers' memory, in a spill, or in the data set. Metadata only; pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,6 +65,8 @@ class Made:
         """By key; several have one."""
         self.lengths: dict[str, dict[str, int]] = defaultdict(dict)
         """Key → sample → tokens of its longest row."""
+        self.values: dict[str, str] = {}
+        """Sample → what a method of JSON has returned."""
 
     def tables_of(self, keys: Sequence[str]) -> list[Table]:
         """Those that have these keys and no others."""
@@ -109,6 +111,14 @@ class RowTable:
         lengths = self._made[step, call].lengths
         for key, of_key in meta.keys.items():
             lengths[key].update(zip(meta.ids, of_key.totals(), strict=True))
+
+    def told(self, step: int, call: str, values: Mapping[str, str]) -> None:
+        """What a method of JSON has returned for each of these samples."""
+        self._made[step, call].values.update(values)
+
+    def values(self, step: int, call: str, ids: Ids) -> tuple[str, ...]:
+        """What was told of these samples."""
+        return tuple(map(self._made[step, call].values.__getitem__, ids))
 
     def forget(self, before_step: int) -> None:
         """Nobody asks for rows of the steps before this one any more."""

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import assert_never
 
 from hpcrl.dataflow.tasks import Task, Unit
-from hpcrl.durable.journal import Called, Done, Event, Trained
+from hpcrl.durable.journal import Called, Event, Ids, Trained
 from hpcrl.durable.once import Once, Turn
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
@@ -24,6 +24,7 @@ from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.before_loop import BeforeLoop
 from hpcrl.master.divergence import ScriptDiverged, recorded_of, refuse_other_version, unlike_end
 from hpcrl.master.driver import Driver
+from hpcrl.master.jobs import Line
 from hpcrl.master.numerics import Computing
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
@@ -61,6 +62,8 @@ WINDOW = 2
 
 class ScriptDriver(Driver):
     """From what was recovered to the end of the run."""
+
+    writes_behind = True
 
     def __init__(
         self, attempt: AttemptRecords, plan: Plan, source: StepSource, around: Surroundings, computing: Computing
@@ -277,12 +280,14 @@ class ScriptDriver(Driver):
         """Of these units, what older attempts have recorded: rows are read, changes are replayed."""
         recovery, metrics = self._attempt.recovery, self.dispatcher.metrics
         for unit in units:
-            if (found := recovery.recorded.get(_key(unit))) is not None:
+            if (told := recovery.returned.get(_key(unit))) is not None:
+                self.dispatcher.restore_values(unit, told.values)
+                turn.has(unit)
+            elif (found := recovery.recorded.get(_key(unit))) is not None and called.inputs:  # else it made values
                 metrics.put(unit, dict(found.done.stats), found.done.settings)
                 metrics.refuse_dropped([found.done])
                 self.dispatcher.restore({unit: InSpill(found.spill.path, found.spill.group)}, [])
-                turn.was_recorded(unit)
-                turn.executed(unit)
+                turn.has(unit)
             elif (line := self._drift.recorded(unit)) is not None:
                 metrics.put(unit, dict(line.stats), line.settings)
                 self.dispatcher.restore({}, [unit])
@@ -307,12 +312,17 @@ class ScriptDriver(Driver):
             self._tell_executed(turn, number)
 
     def _executed_before(self, unit: Unit) -> None:
-        if unit.step == self._before.step and (number := self._before.executed(unit)) is not None:
-            self._answer(CallExecuted(unit.step, number, {}))
+        if unit.step == self._before.step and (it := self._before.executed(unit)) is not None:
+            self._answer(CallExecuted(unit.step, it.number, {}, self._values(unit.step, it.call, it.ids)))
 
     def _tell_executed(self, turn: OpenTurn, number: int) -> None:
-        call = turn.lines.asks[number - 1].call
-        self._answer(CallExecuted(turn.step, number, self.dispatcher.metrics.means(turn.step, call)))
+        step, it = turn.step, turn.lines.asks[number - 1]
+        values = self._values(step, it.call, it.ids) if isinstance(it, Called) else ()
+        self._answer(CallExecuted(step, number, self.dispatcher.metrics.means(step, it.call), values))
+
+    def _values(self, step: int, call: str, ids: Ids) -> tuple[str, ...]:
+        """What a method of JSON has returned; of any other call nothing."""
+        return self.dispatcher.rows.values(step, call, ids) if self._plan.call(call).dispatch.values else ()
 
     # ── outside of the run ────────────────────────────────────────────────────────────────────────────────────────────
     def _ask_once(self, turn: OpenTurn, asked: OnceAsked) -> None:
@@ -328,7 +338,7 @@ class ScriptDriver(Driver):
     def _let_do(self) -> None:
         """The script may do what it is about to do once all is on disk on which that rests: what is sent out with one
         key is then always the same."""
-        for turn in self._turns.values():
+        for turn in self._turns.values() if self._writing is None else ():
             first = turn.step if turn.ahead is None else turn.step - self._ahead.lag
             rests_on = (older for older in self._turns.values() if older.step < first)
             if turn.outside is not None and turn.may_do and all(older.is_recorded for older in rests_on):
@@ -368,9 +378,9 @@ class ScriptDriver(Driver):
         turn = self._turns.get(unit.step)
         return turn is None or turn.may_record(unit)
 
-    def _note_recorded(self, line: Done | Trained) -> None:
+    def _note_recorded(self, line: Line) -> None:
         if (turn := self._turns.get(line.step)) is not None:
-            turn.was_recorded(Unit(line.step, line.call, line.part if isinstance(line, Done) else 0))
+            turn.was_recorded(Unit(line.step, line.call, 0 if isinstance(line, Trained) else line.part))
 
     def _written(self, lines: Sequence[Event]) -> None:
         """Closed turns are forgotten in `_close`."""

@@ -75,7 +75,7 @@ class OpenTurn:
         self.unexecuted[number] = {unit for unit, _ in units}
         self.unrecorded[number] = {unit for unit, _ in units}
         self._ask_of.update((unit, number) for unit, _ in units)
-        self._read |= frozenset(read)
+        self._read = frozenset(it for it in self._read.union(read) if self.unrecorded[it])
         if not is_recorded:
             self.unwritten.append((called, self._read))
             self._without_line.add(called.call)
@@ -90,6 +90,11 @@ class OpenTurn:
 
     def was_recorded(self, unit: Unit) -> None:
         self.unrecorded[self._ask_of[unit]].discard(unit)
+
+    def has(self, unit: Unit) -> None:
+        """An older attempt has made it: it is neither executed nor recorded again."""
+        self.was_recorded(unit)
+        self.executed(unit)
 
     def may_read(self, role: str) -> bool:
         """Whether the script may still ask for something that reads this role as it was before."""
@@ -144,7 +149,7 @@ class OpenTurn:
 def consumed(turn: OpenTurn, inputs: Inputs, ids: Ids) -> tuple[Unit, ...]:
     """The units that make the rows of these samples."""
     found = set()
-    for pieces in inputs.values():
+    for pieces in set(inputs.values()):
         for sample, of in zip(ids, origins(pieces), strict=True):
             if of.call:
                 found.add(turn.makers[of.call][original(sample, of.repeats)])
@@ -153,6 +158,8 @@ def consumed(turn: OpenTurn, inputs: Inputs, ids: Ids) -> tuple[Unit, ...]:
 
 def keys_of(inputs: Inputs, ids: Ids) -> list[tuple[tuple[Key, ...], Ids]]:
     """The samples that have the same makers of all keys, with these."""
+    if ids and inputs and all(len(pieces) == 1 for pieces in inputs.values()):
+        return [(tuple(_key(next(origins(pieces)), key) for key, pieces in inputs.items()), ids)]
     columns = [[_key(of, key) for of in origins(pieces)] for key, pieces in inputs.items()]
     found: dict[tuple[Key, ...], list[str]] = {}
     for sample, keys in zip(ids, zip(*columns, strict=True), strict=True) if columns else ():

@@ -29,7 +29,7 @@ from hpcrl.events import Event as LifeCycle
 from hpcrl.events import RoleExported, StepCheckpointed, StepClosed
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.planned import Planned
-from hpcrl.master.attempt_records import Whereabouts
+from hpcrl.master.attempt_records import Appended, Whereabouts
 from hpcrl.master.chores import Crew
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.layouts import Ranks
@@ -174,6 +174,10 @@ class SimulatedRecords:
             if isinstance(event, FINISHED):
                 self._kept.fruitless = self._kept.failed_rendezvous = 0
                 self._kept.finished += 1
+
+    def append_behind(self, events: Sequence[Event]) -> Appended:
+        self.append(events)
+        return Appended()
 
     def saved_roles(self) -> dict[str, SavedRole]:
         manifest = self.recovery.checkpoint

@@ -133,7 +133,7 @@ class Worker:
         if self.gone:
             return
         match body:
-            case Request() if body.ids:
+            case Request() if body.sources:
                 self._gather(body)
             case Ack():
                 self._do(self._waiting.pop(body.request))

@@ -113,6 +113,8 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     """What steps choose by, of each sample in the request's order; NaN where it has none."""
     figures: Figures = Figures()
     """What it measured."""
+    values: tuple[str, ...] = ()
+    """What a method of JSON has returned for each of the request's samples; it leaves nothing else."""
 
 
 class Moved(msgspec.Struct, frozen=True, tag=True):
@@ -276,8 +278,8 @@ class Share(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True, tag=True):
     """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes.
 
-    One without ids has no inputs to get: it is executed in the order of the acks, as if it were one. Nobody reads rows
-    of steps before `oldest` from memory any more.
+    One without sources has no inputs to get: it is executed in the order of the acks, as if it were one. Nobody reads
+    rows of steps before `oldest` from memory any more.
 
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
     that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of

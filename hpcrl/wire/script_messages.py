@@ -156,11 +156,13 @@ class NoMoreTurns(msgspec.Struct, frozen=True, tag=True):
 
 
 class CallExecuted(msgspec.Struct, frozen=True, tag=True):
-    """Its rows are there, or its role has changed. `stats` are means over its samples, or tokens."""
+    """Its rows are there, or its role has changed. `stats` are means over its samples, or tokens. `values` are what a
+    method of JSON has returned, in the order of its samples."""
 
     step: int
     number: int
     stats: dict[str, float]
+    values: tuple[str, ...] = ()
 
 
 class OnceAnswered(msgspec.Struct, frozen=True, tag=True):

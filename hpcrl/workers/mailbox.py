@@ -139,7 +139,7 @@ class Mailbox:
         match body:
             case Request():
                 self._store.forget(body.oldest)
-                if body.ids:
+                if body.sources:
                     self._inputs.gather(body)
                 else:
                     self.jobs.put(without_inputs(body))

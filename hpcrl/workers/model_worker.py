@@ -82,6 +82,7 @@ class ModelWorker:
         self._earlier = {version: experiment_from(values) for version, values in plan.earlier.items()}
         algorithm = algorithm_of(self._experiment)
         self._forms = algorithm.forms(self._experiment)
+        self._choice = algorithm.choice(self._experiment)
         self._datasets = open_datasets(
             self._experiment, algorithm.rows, RunIndexes(self._run, plan.inputs, makes=False)
         )
@@ -279,8 +280,10 @@ class ModelWorker:
 
     def _answer(self, request: Request, call: MFC, outcome: Outcome, figures: Figures) -> None:
         """Keep the outputs, reply, and spill them behind the work."""
-        sample = None
-        if outcome.sample is not None:
+        sample, values = None, tuple[str, ...]()
+        if outcome.sample is not None and call.dispatch.values:
+            values = tuple(row.tobytes().decode() for row in outcome.sample.rows(call.outputs[0]))
+        elif outcome.sample is not None:
             sample = outcome.sample.remap(dict(call.output_remap)).select_keys(call.shown or call.outputs)
             if misfit := sample.meta.misfit(self._forms):
                 raise InternalError(f"step {request.step} {request.call}: {misfit}. Fix `made` of the algorithm.")
@@ -299,6 +302,7 @@ class ModelWorker:
                 inexact=outcome.inexact,
                 scores=self._scores(request, sample),
                 figures=figures,
+                values=values,
             )
         )
         if sample is not None and call.changes:
@@ -310,7 +314,7 @@ class ModelWorker:
 
     def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:
         """What the step chooses by, where this call makes it, of each sample in the request's order."""
-        choice = algorithm_of(self._experiment).choice(self._experiment)
+        choice = self._choice
         if choice is None or sample is None or choice.key not in sample.keys:
             return ()
         rows = sample.select_keys([choice.key]).select(request.ids).rows(choice.key)

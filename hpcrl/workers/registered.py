@@ -14,6 +14,8 @@ from hpcrl.errors import UserCodeError
 from hpcrl.recipes.registered import Registered, registered
 from hpcrl.workers.host import Outcome, Work
 
+MOST_VALUE = 1 << 16
+"""Bytes of what a method of JSON returns on a worker: its line in the journal has them."""
 LEAVE = "Leave them as they are, or register the method with changes=True."
 
 
@@ -87,9 +89,12 @@ def _values(method: Any, it: Registered, work: Work, call: MFC) -> Outcome:
             plain = msgspec.json.decode(text) == value
         except (TypeError, ValueError, msgspec.MsgspecError):
             plain = False
-        if not plain:
+        wrong = "" if plain else f"{value!r:.200}, which JSON would not give back as it is"
+        if plain and len(text) > MOST_VALUE:
+            wrong = f"{len(text)} bytes as JSON, and {MOST_VALUE} are the most"
+        if wrong:
             raise UserCodeError(
-                f"{call.role}.{call.method} returned {value!r:.200}, which JSON would not give back as it is.",
+                f"{call.role}.{call.method} returned {wrong}.",
                 "Return texts, finite numbers, true, false, null, lists and dicts; rows go by a mode of samples.",
             )
         made.append(np.frombuffer(text, np.uint8))

@@ -13,8 +13,6 @@ from hpcrl.config.control import ControlConfig
 from hpcrl.controller import rehearsal
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.run import World, follow
-from hpcrl.data.samples import SequenceSample
-from hpcrl.durable.archives import text_row
 from hpcrl.errors import ConfigurationError, UserCodeError
 from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of
@@ -27,13 +25,8 @@ ALGORITHM = f"{Path(before_script.__file__)}:ALGORITHM"
 class Telling(scripted.FakeMaster):
     """Each value is what was asked for it, by whom."""
 
-    def rows(self, ids, sources):
-        asked = next(it for it in self._where.values() if it.ids == tuple(ids))
-        del self._where[asked.token]
-        values = {
-            key: [text_row(json.dumps([runs[0].call, int(it)])) for it in ids] for key, runs in asked.inputs.items()
-        }
-        return SequenceSample.from_rows(ids, values)
+    def values(self, asked: CallAsked) -> tuple[str, ...]:
+        return tuple(json.dumps([asked.call, int(it)]) for it in asked.ids if asked.cut)
 
 
 def course(script: Any, **how: Any) -> Telling:
@@ -76,7 +69,7 @@ def test_it_is_told_as_of_the_step_before_the_first_turn_and_gives_its_values(fi
 
 def test_a_script_without_a_loop_may_ask_too() -> None:
     said = course(lambda run, e: run.group("actor").told("a", 1))
-    assert [type(it) for it in said.asked if not isinstance(it, scripted.RowsAsked)] == [CallAsked, ScriptEnded]
+    assert [type(it) for it in said.asked] == [CallAsked, ScriptEnded]
 
 
 REFUSED = {

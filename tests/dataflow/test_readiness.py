@@ -214,6 +214,15 @@ def test_a_replica_is_given_a_version_once_the_line_that_made_it_is_written() ->
     assert offers(readiness) == [(2, "gen", 0)]
 
 
+def test_moves_may_be_held_back_while_all_else_goes() -> None:
+    readiness = trained_once(recorded=True)
+    enter(readiness, 3)
+    assert readiness.offer(moves=False) == []
+    assert offers(readiness) == [(1, "m@1", 0)]
+    readiness.executed(Unit(1, "m@1", 0))
+    assert [offer.unit for offer in readiness.offer(moves=False)] == [Unit(2, "gen", 0)]
+
+
 def test_home_is_not_trained_again_before_its_replica_has_what_is_to_be_read_there() -> None:
     readiness = behind({"gen": 1})
     for step in (1, 2):

@@ -29,6 +29,7 @@ Called: step number call ids inputs parts partitions minibatches version setting
 Once: step number call arguments result settings at
 SetAside: step
 Done: step call part spill group stats settings scores version
+Returned: step call part values settings version
 Trained: step call record stats before numerics settings version shown
 Blended: step call record stats before numerics settings version shown source
 Closed: step metrics turn

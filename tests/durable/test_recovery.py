@@ -28,6 +28,7 @@ from hpcrl.durable.journal import (
     Opened,
     Trained,
 )
+from hpcrl.durable.once import Returned, SetAside
 from hpcrl.durable.recovery import (
     RecoveryPlan,
     UnitKey,
@@ -58,6 +59,17 @@ def here(names: list[str]) -> dict[str, FileRef]:
 def test_nothing_written_is_a_start_from_nothing() -> None:
     assert plan_recovery([], [], {}, TRAINED_BY) == RecoveryPlan()
     assert "starts from the base weights" in RecoveryPlan().describe()
+
+
+def test_what_methods_of_json_returned_in_later_steps_is_taken_over() -> None:
+    early, late = (Returned(step, "actor_told", 1, ('"a"', "2")) for step in (1, 2))
+    begun: list[Event] = [opened(1), early, Closed(1, {"x": 1}), checkpointed(1), opened(2), late]
+    plan = plan_recovery(begun, [manifest(1)], {}, TRAINED_BY)
+    assert plan.returned == {UnitKey(2, "actor_told", 1): late}
+    assert not plan.recorded and not plan.lost
+    assert "reads 1 finished part" in plan.describe()
+    again: list[Event] = [*begun, SetAside(2), opened(2)]
+    assert plan_recovery(again, [manifest(1)], {}, TRAINED_BY).returned == {}
 
 
 def test_plan_of_a_run_in_the_middle() -> None:

@@ -102,7 +102,7 @@ class FakeMaster:
                 self.answers.append(LoopGoesOn(step))
             case CallAsked():
                 self._execute(message)
-                self._answer(CallExecuted(message.step, message.number, self.stats(message)))
+                self._answer(CallExecuted(message.step, message.number, self.stats(message), self.values(message)))
             case OnceAsked(step, number):
                 self._answer(OnceAnswered(step, number, self.done.get((step, number))))
             case OnceDone(step, number, result):
@@ -111,6 +111,10 @@ class FakeMaster:
                 self._where[message.token] = message
                 source = RowSource(message.step, "", (), message.ids, ())
                 self._answer(RowsAt(message.token, (source,)))
+
+    def values(self, asked: CallAsked) -> tuple[str, ...]:
+        """What a method of JSON returns."""
+        return ("null",) * len(asked.ids) if asked.cut else ()
 
     def _execute(self, asked: CallAsked) -> None:
         if asked.call.removeprefix("eval_").startswith("scale"):

@@ -78,6 +78,18 @@ def test_a_value_is_what_json_gives_back(makes: Any) -> None:
     assert values(role, "value", ids=("0",)) == ['{"a":[1,2.5,null,"x"]}']
 
 
+def test_a_value_is_of_at_most_64_kib() -> None:
+    role = Role()
+    role.makes = "x" * (2**16 - 2)
+    assert values(role, "value", ids=("0",)) == [f'"{role.makes}"']
+    role.makes += "x"
+    with pytest.raises(
+        UserCodeError, match=r"role\.value returned 65537 bytes as JSON, and 65536 are the most"
+    ) as error:
+        values(role, "value", ids=("0",))
+    assert "rows go by a mode of samples" in error.value.advice[0]
+
+
 def test_rows_that_do_not_fit_are_told() -> None:
     role = Role()
     role.makes = {"sums": [np.zeros(1)]}
