@@ -1315,6 +1315,9 @@ ELSEWHERE = {
     "for _ in range(10).": REHEARSED_AGAIN,
     "controller/declared.py: Ask for all turns by respond(actor, environment, batch, e), from "
     "hpcrl.controller.dialogue.": "algos/test_environment.py::test_a_script_asks_for_all_turns_by_respond",
+    "controller/stand_in.py: Ask in the loop, and have the computation read what comes of it as rows.": (
+        "controller/test_rehearsal.py::test_a_computation_that_asks_is_told"
+    ),
     "controller/stand_in.py: Give it a seed as an argument: int(run.rng('NAME').integers(2**32)).": (
         "controller/test_rehearsal.py::test_a_computation_draws_from_a_generator_of_its_own"
     ),

@@ -1,6 +1,6 @@
 """`python -m hpcrl.controller.rehearse FOLDER`: a script's rehearsal, in a process of its own.
 
-FOLDER/order.json says which turns, from which state; the answer is FOLDER/trace.json. Nothing else of the folder is
+FOLDER/order.json says which turns, from which state; the answer is FOLDER/trace.msgpack. Nothing else of the folder is
 touched, and what the script prints goes where the process was told to.
 """
 
@@ -27,7 +27,7 @@ from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
 Asked = CallAsked | OnceAsked | TurnEnded
 
-ORDER, TRACE = "order.json", "trace.json"
+ORDER, TRACE = "order.json", "trace.msgpack"
 
 
 # ── submit → its rehearsal ────────────────────────────────────────────────────────────────────────────────────────────
@@ -69,7 +69,7 @@ def main(folder: Path) -> None:
     clocks.show()
     random.seed(0)
     trace = msgspec.structs.replace(rehearse(order), looked=clocks.looked)
-    (folder / TRACE).write_bytes(msgspec.json.encode(trace))
+    (folder / TRACE).write_bytes(msgspec.msgpack.encode(trace))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads that the script has left run no longer
