@@ -1328,6 +1328,9 @@ ELSEWHERE = {
     "placement/check_calls.py: Set {}.layout to {}, or leave out {}.": (
         "recipes/test_registered.py::test_what_is_registered_without_stages_is_not_placed_with_some"
     ),
+    "workers/registered.py: Give the method another name.": (
+        "workers/test_registered.py::test_a_method_that_an_attribute_hides_is_told_and_has_another_name"
+    ),
     "workers/registered.py: Return texts, finite numbers, true, false, null, lists and dicts; rows go by a mode of "
     "samples.": "workers/test_registered.py::test_a_value_is_what_json_gives_back",
     **{f"controller/{advice}": script_advice.METHODS_FOLLOWED_BY for advice in script_advice.OF_METHODS},
