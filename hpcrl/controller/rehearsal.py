@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -225,5 +226,6 @@ def _unanswered(experiment: ExperimentConfig, status: int, said: str, limit_s: f
     if "Timeout (" not in said:
         return _refused(experiment, f"its process ended with {status}:\n{said[-TAIL:].rstrip()}", OFF)
     stack = said.rpartition("Timeout (")[2].splitlines()[1:]
-    own = [line for line in stack if 'File "' in line and str(OWN) not in line and "<frozen" not in line]
+    hidden = (str(OWN), "<frozen", threading.__file__)
+    own = [line for line in stack if 'File "' in line and not any(file in line for file in hidden)]
     return _refused(experiment, f"had not returned after {limit_s:g} s. It was here:\n" + "\n".join(own), OFF)

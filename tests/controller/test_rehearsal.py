@@ -95,6 +95,8 @@ def sorted_calls(note: str) -> str:
         ("while True:\n    pass", "had not returned after 2 s"),
         ("os._exit(3)", f'failed in what comes before its loop.\n  File "{{folder}}/loop.py", line {FIRST}, in loop'),
         ("os.abort()", "its process ended with -6"),
+        ("raise KeyboardInterrupt", "its process ended with 1"),
+        ("import signal; signal.signal(2, print)", "ValueError: signal only works in main thread"),
         ("return", "it returned without a step. Loop over run.steps()."),
         ("yield 1", "The script has a yield"),
     ],
@@ -235,6 +237,16 @@ def test_what_libraries_draw_while_they_are_imported_decides_nothing(tmp_path, m
     made(tmp_path / "drawn")
     assert [*rehearsal.rehearse(experiment_of(tmp_path / "drawn", body.format("import uuid; uuid.uuid4()")))]
     assert numbers[2:] == [0, 1, *rehearsal.JUMPING]
+
+
+def test_a_script_may_close_what_it_prints_to(tmp_path):
+    body = """
+    import sys
+    for step in run.steps():
+        actor.generate(step.batch())
+    sys.stdout.close()
+    """
+    assert [*rehearsal.rehearse(experiment_of(tmp_path, body))]
 
 
 def test_who_takes_what_run_once_gives_is_told_that_it_was_not_called(tmp_path):
