@@ -82,7 +82,7 @@ class Computations:
         forms = own_forms(it.call, self._forms)
         if wrong := misfit(forms, len(ids), made):
             raise UserCodeError(
-                f"{where} {wrong} in step {step}; it has to give a dict of lists, a row for each of its {len(ids)} "
+                f"{where}, in step {step}, {wrong}; it has to give a dict of lists, a row for each of its {len(ids)} "
                 f"samples, of {in_words(forms)}."
             )
         return packed(ids, made, forms)

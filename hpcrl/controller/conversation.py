@@ -3,6 +3,8 @@
 Knows neither groups nor batches; of a call it knows its name, its samples and who made what it reads.
 """
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -57,6 +59,7 @@ class Conversation:
         self._line = line
         self._silence = silence
         self._told = executed
+        self._home = (os.getpid(), threading.get_ident())
         self._threads = {threading.get_ident()}
         self._open: dict[int, AskedTurn] = {}
         """Each thread's."""
@@ -190,7 +193,7 @@ class Conversation:
 
     def current(self, step: int, doing: str) -> None:
         """Raises UserCodeError where this is not the open turn, or not the script's thread."""
-        self._own_thread()
+        self._own_thread(doing)
         if self._turn is None:
             raise outside_a_turn(f"{doing}: no turn is open.")
         self._turn.refuse_other(step, doing)
@@ -349,12 +352,15 @@ class Conversation:
         self.broken = error
         return error
 
-    def _own_thread(self) -> None:
-        if threading.get_ident() not in self._threads:
+    def _own_thread(self, doing: str = "run.steps()") -> None:
+        process, thread = self._home
+        other = "process" if os.getpid() != process else "thread" if threading.get_ident() not in self._threads else ""
+        if other:
             # Nobody may ever look at an error that is raised here alone.
             self.broken = misuse(
-                "another thread than the script's own asks for something.",
+                f"{doing}: another {other} than the script's own asks for it.",
                 "Ask from the script's thread: blocking=False gives a future at once.",
+                place(sys._current_frames().get(thread)),
             )
             raise self.broken
 

@@ -19,7 +19,7 @@ from hpcrl.controller.computations import Computations
 from hpcrl.controller.computed_rows import Computed
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.declared import registered_of
-from hpcrl.controller.user_code import generators
+from hpcrl.controller.user_code import generators, misuse
 from hpcrl.data.order import original, sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.data.totals import Total, total_of
@@ -87,9 +87,15 @@ class StandIn:
         self._turns: dict[int, TurnBegun] = {}
         self._made: dict[tuple[int, str, str], list[np.ndarray]] = {}
         """(step, call as asked for, key) → rows, along the ids of the turn; a computation's along its own."""
+        self._computing = ""
         self._computed: dict[tuple[int, str, str], dict[str, np.ndarray]] = {}
 
     def ask(self, message: FromScript) -> None:
+        if self._computing:
+            raise misuse(
+                f"{self._computing} is a computation, and asks for something itself.",
+                "Ask in the loop, and have the computation read what comes of it as rows.",
+            )
         self.asked.append(message)
         match message:
             case NextTurn(step):
@@ -154,8 +160,9 @@ class StandIn:
     def _compute(self, asked: CallAsked, call: MFC) -> SequenceSample:
         rows = self._rows(asked.step, asked.ids, asked.inputs).remap(call.input_remap)
         by_key = {key: rows.rows(key) for key in rows.keys}
-        before = generators()
+        before, self._computing = generators(), asked.call
         made = self._computations.run(asked.step, asked.call, asked.ids, by_key).remap(call.output_remap)
+        self._computing = ""
         if generators() != before:
             raise UserCodeError(
                 f"{asked.at}: {asked.call} draws from the generators of random or numpy.random, which are the "

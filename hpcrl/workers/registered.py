@@ -24,10 +24,18 @@ def perform(
     here, where they are to be compared.
 
     Raises:
-        UserCodeError: a registered method gave something else than it declares, or changed what its role remembers.
+        UserCodeError: a registered method gave something else than it declares, changed what its role remembers, or
+            is hidden by an attribute.
     """
-    method = getattr(role, call.method or call.kind)
+    name = call.method or call.kind
+    method = getattr(role, name)
     it = registered(method)
+    if it is None and registered(getattr(type(role), name, None)) is not None:
+        raise UserCodeError(
+            f"{call.role}.{name} is a registered method of {type(role).__name__}, which has set an attribute of "
+            "that name.",
+            "Give the method another name.",
+        )
     if it is None:
         return cast(Outcome, method(work, call))
     if it.changes:
@@ -63,8 +71,8 @@ def _rows(method: Any, work: Work, call: MFC, forms: Mapping[str, Form]) -> Outc
         made = {key: _exact(rows, own.get(key)) for key, rows in made.items()}
     if wrong := misfit(own, len(work.batch.ids), made):
         raise UserCodeError(
-            f"{call.role}.{call.method} {wrong} in step {work.step}; it has to give a dict of lists, a row for each of "
-            f"its {len(work.batch.ids)} samples, of {in_words(own)}."
+            f"{call.role}.{call.method}, in step {work.step}, {wrong}; it has to give a dict of lists, a row for each "
+            f"of its {len(work.batch.ids)} samples, of {in_words(own)}."
         )
     return Outcome(packed(work.batch.ids, made, own))
 

@@ -82,7 +82,7 @@ def test_rows_that_do_not_fit_are_told() -> None:
     role = Role()
     role.makes = {"sums": [np.zeros(1)]}
     with pytest.raises(
-        UserCodeError, match=r"role\.rows gave 1 rows of sums in step 3; it has to give a dict of lists"
+        UserCodeError, match=r"role\.rows, in step 3, gave 1 rows of sums; it has to give a dict of lists"
     ):
         perform(role, work("rows"), CALLS["rows"], FORMS)
 
@@ -96,3 +96,19 @@ def test_a_method_that_changes_nothing_leaves_its_role_as_it_is(method: str) -> 
     assert error.value.advice == ("Leave them as they are, or register the method with changes=True.",)
     with pytest.raises(UserCodeError, match=rf"role\.{method} has changed parameters of role"):
         perform(role, work(method, "learn", ids=ids), CALLS[method], FORMS, lambda: role.w.tobytes())
+
+
+def test_a_method_that_an_attribute_hides_is_told_and_has_another_name() -> None:
+    class Hiding(Role):
+        rows: Any
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = 3
+
+    with pytest.raises(
+        UserCodeError, match=r"role\.rows is a registered method of Hiding, which has set an attribute"
+    ) as error:
+        perform(Hiding(), work("rows"), CALLS["rows"], FORMS)
+    assert error.value.advice == ("Give the method another name.",)
+    assert values(Hiding(), "item", [4], [7], ids=("0",)) == ["[4,7]"]
