@@ -38,6 +38,7 @@ import shares
 import simulation
 import slurm
 import spills
+import verl_groups
 import views
 from cost_model import FAMILIES
 from figures import Figure, Part, keep, kept, load, merged, now
@@ -325,6 +326,18 @@ SECTIONS: Mapping[str, Section] = {
         "What a worker computes in a step is its calls, and the move that brings it the actor, without what it waits "
         "for; both compute on one machine at once.",
         lambda work, _peers: lagged.lagged(work),
+    ),
+    "verl_groups": Section(
+        "Worker groups against verl's",
+        "verl 0.9.1 on Ray 2.60: a RayWorkerGroup of four actors in one pool on CPUs, whose driver has the batch, "
+        "sends it by DP_COMPUTE_PROTO and gets one key back. A script's worker group: four workers in d4, with their "
+        "rows made by the same workers, or by four others, from where all of them travel; what is made stays with its "
+        "workers, and is recorded and spilled behind the calls. 256 rows of 2,048 tokens, two keys of int64 and two of "
+        "float32 in, one of float32 out; and a method that is given a number and returns it, on all workers. Blocking "
+        "calls one after another, medians of 100 without rows and of 6 with rows, of which the median of five rounds; "
+        "all on the same cores.",
+        verl_groups.groups,
+        peers="peers.txt",
     ),
     "segments": Section(
         "Responses in segments",
