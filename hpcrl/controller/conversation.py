@@ -59,8 +59,8 @@ class Conversation:
         self._line = line
         self._silence = silence
         self._told = executed
-        self._home = (os.getpid(), threading.get_ident())
-        self._threads = {threading.get_ident()}
+        self._threads = [_thread()]
+        """Those that may ask, the script's own first."""
         self._open: dict[int, AskedTurn] = {}
         """Each thread's."""
         self._turns: dict[int, AskedTurn] = {}
@@ -130,11 +130,11 @@ class Conversation:
 
     def join(self) -> None:
         """This thread of the script's asks too, in turns of its own."""
-        self._threads.add(threading.get_ident())
+        self._threads.append(_thread())
 
     def leave(self) -> None:
         """This thread asks no more."""
-        self._threads.discard(threading.get_ident())
+        self._threads.remove(_thread())
         if self._silence is not None:
             self._silence.rests()
 
@@ -353,9 +353,9 @@ class Conversation:
         return error
 
     def _own_thread(self, doing: str = "run.steps()") -> None:
-        process, thread = self._home
-        other = "process" if os.getpid() != process else "thread" if threading.get_ident() not in self._threads else ""
-        if other:
+        if _thread() not in self._threads:
+            process, thread = self._threads[0]
+            other = "thread" if os.getpid() == process else "process"
             # Nobody may ever look at an error that is raised here alone.
             self.broken = misuse(
                 f"{doing}: another {other} than the script's own asks for it.",
@@ -382,6 +382,11 @@ class Conversation:
         except BaseException as error:
             self.broken = error
             raise
+
+
+def _thread() -> tuple[int, int]:
+    """Whoever runs this: process and thread, whose numbers a forked process may have too."""
+    return os.getpid(), threading.get_ident()
 
 
 def _read(turn: AskedTurn) -> tuple[int, ...]:

@@ -87,13 +87,12 @@ class StandIn:
         self._turns: dict[int, TurnBegun] = {}
         self._made: dict[tuple[int, str, str], list[np.ndarray]] = {}
         """(step, call as asked for, key) → rows, along the ids of the turn; a computation's along its own."""
-        self._computing = ""
         self._computed: dict[tuple[int, str, str], dict[str, np.ndarray]] = {}
 
     def ask(self, message: FromScript) -> None:
-        if self._computing:
+        if self._computations.running:
             raise misuse(
-                f"{self._computing} is a computation, and asks for something itself.",
+                f"{self._computations.running} is a computation, and asks for something itself.",
                 "Ask in the loop, and have the computation read what comes of it as rows.",
             )
         self.asked.append(message)
@@ -160,9 +159,8 @@ class StandIn:
     def _compute(self, asked: CallAsked, call: MFC) -> SequenceSample:
         rows = self._rows(asked.step, asked.ids, asked.inputs).remap(call.input_remap)
         by_key = {key: rows.rows(key) for key in rows.keys}
-        before, self._computing = generators(), asked.call
+        before = generators()
         made = self._computations.run(asked.step, asked.call, asked.ids, by_key).remap(call.output_remap)
-        self._computing = ""
         if generators() != before:
             raise UserCodeError(
                 f"{asked.at}: {asked.call} draws from the generators of random or numpy.random, which are the "

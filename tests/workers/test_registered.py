@@ -1,5 +1,6 @@
 """What a registered method may give and must leave alone."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,23 @@ def test_a_method_that_changes_nothing_leaves_its_role_as_it_is(method: str) -> 
     assert error.value.advice == ("Leave them as they are, or register the method with changes=True.",)
     with pytest.raises(UserCodeError, match=rf"role\.{method} has changed parameters of role"):
         perform(role, work(method, "learn", ids=ids), CALLS[method], FORMS, lambda: role.w.tobytes())
+
+
+@pytest.mark.parametrize("method", ["rows", "value"])
+def test_what_a_method_raises_in_its_own_lines_is_the_users_and_nothing_else(tmp_path: Any, method: str) -> None:
+    def raising(line: str) -> Role:
+        names: dict[str, Any] = {"np": np, "json": json}
+        exec(compile(f"def act(self, act):\n    {line}", str(tmp_path / "role.py"), "exec"), names)
+        role: Role = type("Own", (Role,), {"_act": names["act"]})()
+        return role
+
+    ids = ("a", "b") if method == "rows" else ("0",)
+    with pytest.raises(
+        UserCodeError, match=rf"role\.{method} failed in step 3\.\n[\s\S]*role\.py[\s\S]*ZeroDivisionError"
+    ):
+        perform(raising("1 / 0"), work(method, ids=ids), CALLS[method], FORMS)
+    with pytest.raises(json.JSONDecodeError):
+        perform(raising("json.loads('')"), work(method, ids=ids), CALLS[method], FORMS)
 
 
 def test_a_method_that_an_attribute_hides_is_told_and_has_another_name() -> None:
