@@ -39,6 +39,8 @@ MOVED = (
 )  # fmt: skip
 RELEASED = ("d1", "t2", "p2")
 REPEATS, TURNS = 3, 2
+SETTLED = 8
+"""Releases after which the C library's heap has grown by what a few copies need, and no page is faulted in anew."""
 BYTES = 4
 """Of a number."""
 
@@ -88,10 +90,10 @@ def released(context: Any, layout: str, folder: Path) -> tuple[float, float]:
     config = MODEL.with_head("vocabulary")
     engine = opened(folder / f"{layout}-{context.rank}", config, ModelConfig(path=""), groups, timer, 256)
     there, back = [], []
-    for _ in range(REPEATS + 1):  # the first does not count
+    for _ in range(SETTLED + REPEATS):
         there.append(timer.timed(lambda: engine.release({"parameters": "host"})).whole)
         back.append(timer.timed(engine.flat).whole)
-    return sorted(there[1:])[REPEATS // 2], sorted(back[1:])[REPEATS // 2]
+    return median(there[SETTLED:]), median(back[SETTLED:])
 
 
 def lasting(work: Path) -> list[Lasting]:

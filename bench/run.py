@@ -20,6 +20,7 @@ import calls
 import demo
 import durability
 import exports
+import lagged
 import layouts
 import loading
 import logs
@@ -299,14 +300,14 @@ SECTIONS: Mapping[str, Section] = {
         "emulated by two processes on the same cores, which send what real ones send, in bundles as their relays do, "
         "write small spills and shards, and do chores as housekeepers do. The toy graph's six calls in layout d128t8, "
         "4,096 rows a step, five steps; a node is lost in the fourth, and another takes its place at once. CPU seconds "
-        "are those of all of the "
-        "master's threads, encryption included, from one step's close to the next; the step with the loss is left out. "
+        "are those of all of the master's threads, encryption included, from one step's close to the next; the step "
+        "with the loss is left out, and beside every second one a checkpoint is written. "
         "The master has every beat say when it is sent; agents compare these times.",
         lambda work, _: scale.scale(work),
     ),
     "scripted": Section(
         "An algorithm as a script",
-        "PPO of examples/addition, 128 rows a step, two workers, as the graph and as a script that asks for the same: "
+        "PPO of examples/addition, two workers, as the graph and as a script that asks for the same: "
         "medians of the time between steps' ends, runs in turn. And a script of 200 calls one after another, on eight "
         "rows each, of toy roles on four workers: live, and again in a resumed run that has them on disk.",
         lambda work, _peers: scripted.scripted(work / "scripted"),
@@ -317,6 +318,14 @@ SECTIONS: Mapping[str, Section] = {
         "means of four: rows of 8 KiB, as 2,048 log-probabilities are. All that its process receives meanwhile is "
         "counted at its sockets: rows, their names, answers, beats.",
         lambda work, _peers: scripted.read_rows(work / "rows"),
+    ),
+    "lagged": Section(
+        "Drawing beside training",
+        "PPO with `lag: 1` on two workers: one draws responses, the other has all models and trains, by the run's "
+        "events. Three models of 5M parameters in float32, 32 prompts of 48 tokens and 128 new ones, 4 minibatches. "
+        "What a worker computes in a step is its calls, and the move that brings it the actor, without what it waits "
+        "for; both compute on one machine at once.",
+        lambda work, _peers: lagged.lagged(work),
     ),
     "verl_groups": Section(
         "Worker groups against verl's",

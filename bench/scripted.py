@@ -13,7 +13,7 @@ from figures import Figure, median
 
 from hpcrl.durable.rundir import RunDirectory
 
-STEPS, ROUNDS = 24, 3
+STEPS, ROUNDS = 14, 3
 FIRST = 4
 """The steps before warm up."""
 
@@ -43,7 +43,6 @@ def _steps(work: Path) -> Figure:
                 "control.steps": STEPS,
                 "control.evaluate.steps": "null",
                 "control.checkpoint.seconds": 1000,
-                "data.batch_size": 128,
             }
             words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
             _hpcrl("submit", str(work / "ppo.yaml"), "--cluster", "local", *words)

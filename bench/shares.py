@@ -52,10 +52,10 @@ def shares(work: Path) -> list[Figure]:
     rows, made = attempt.costs(), list(attempt.made())
     steps = (rows[0].at_s, rows[-1].at_s)  # the first one's moves find groups that have never met
     calls = {rank: [it.span for it in made if rank in it.ranks and "@" not in it.call] for rank in range(WORKERS)}
-    moves = united(_within(_moves(made, calls), steps))
+    moved = united(within(moves(made, calls), steps))
     figures = (cost.figures for row in rows[1:] for cost in row.calls.values())
     released = sum(it.seconds.release for it in figures if it is not None) / WORKERS
-    waited = sum(length(_within(_waiting(of_rank, moves), steps)) for of_rank in calls.values())
+    waited = sum(length(within(_waiting(of_rank, moved), steps)) for of_rank in calls.values())
     whole, count = steps[1] - steps[0], len(rows) - 1
     spilled = sum(cost.bytes for row in rows for cost in row.calls.values()) / len(rows)
     return [
@@ -104,11 +104,11 @@ def write_inputs(work: Path) -> None:
     (work / "rows.jsonl").write_text("".join(rows))
 
 
-def _busy(span: PartSpan) -> Span:
+def busy(span: PartSpan) -> Span:
     return max(span.sent_s, span.ended_s - span.seconds), span.ended_s
 
 
-def _moves(made: Sequence[Made], calls: Mapping[int, Sequence[PartSpan]]) -> Iterator[Span]:
+def moves(made: Sequence[Made], calls: Mapping[int, Sequence[PartSpan]]) -> Iterator[Span]:
     for it in made:
         if "@" in it.call:
             ends = [span.ended_s for rank in it.ranks for span in calls[rank] if span.ended_s <= it.span.ended_s]
@@ -117,8 +117,8 @@ def _moves(made: Sequence[Made], calls: Mapping[int, Sequence[PartSpan]]) -> Ite
 
 def _waiting(calls: Sequence[PartSpan], moves: Sequence[Span]) -> list[Span]:
     """When a worker had been sent a call and was at nothing."""
-    asked = united((span.sent_s, _busy(span)[0]) for span in calls)
-    return _without(asked, united([*map(_busy, calls), *moves]))
+    asked = united((span.sent_s, busy(span)[0]) for span in calls)
+    return _without(asked, united([*map(busy, calls), *moves]))
 
 
 def _without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
@@ -136,6 +136,6 @@ def _without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     return found
 
 
-def _within(spans: Sequence[Span] | Iterator[Span], whole: Span) -> list[Span]:
+def within(spans: Sequence[Span] | Iterator[Span], whole: Span) -> list[Span]:
     cut = ((max(begin, whole[0]), min(end, whole[1])) for begin, end in spans)
     return [(begin, end) for begin, end in cut if begin < end]

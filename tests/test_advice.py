@@ -1315,6 +1315,9 @@ ELSEWHERE = {
     "for _ in range(10).": REHEARSED_AGAIN,
     "controller/declared.py: Ask for all turns by respond(actor, environment, batch, e), from "
     "hpcrl.controller.dialogue.": "algos/test_environment.py::test_a_script_asks_for_all_turns_by_respond",
+    "controller/stand_in.py: Ask in the loop, and have the computation read what comes of it as rows.": (
+        "controller/test_rehearsal.py::test_a_computation_that_asks_is_told"
+    ),
     "controller/stand_in.py: Give it a seed as an argument: int(run.rng('NAME').integers(2**32)).": (
         "controller/test_rehearsal.py::test_a_computation_draws_from_a_generator_of_its_own"
     ),
@@ -1324,6 +1327,9 @@ ELSEWHERE = {
     ),
     "placement/check_calls.py: Set {}.layout to {}, or leave out {}.": (
         "recipes/test_registered.py::test_what_is_registered_without_stages_is_not_placed_with_some"
+    ),
+    "workers/registered.py: Give the method another name.": (
+        "workers/test_registered.py::test_a_method_that_an_attribute_hides_is_told_and_has_another_name"
     ),
     "workers/registered.py: Return texts, finite numbers, true, false, null, lists and dicts; rows go by a mode of "
     "samples.": "workers/test_registered.py::test_a_value_is_what_json_gives_back",

@@ -1,4 +1,4 @@
-"""An environment for the sums of examples/addition: it says whether an answer is right, and how far off it is."""
+"""An environment for the sums of examples/addition: it says no to a wrong answer."""
 
 import re
 

@@ -3,6 +3,7 @@
 In a rehearsal there is no thread: what is prepared is so at the beginning of that turn.
 """
 
+import inspect
 import json
 import threading
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import StandsForRows
 from hpcrl.controller.groups import WorkerGroup
 from hpcrl.controller.json_values import state_text
-from hpcrl.controller.user_code import generators, misuse, told
+from hpcrl.controller.user_code import generators, listed, misuse, told
 from hpcrl.errors import HpcrlError, UserCodeError
 from hpcrl.wire.script_messages import TurnBegun
 
@@ -79,8 +80,10 @@ class PreparingRun:
     def refuse_changed_state(self) -> None:
         """Raises UserCodeError where the state is not what it was."""
         if state_text(self.state) != self._was:
+            was = json.loads(self._was)
+            changed = sorted(key for key in {*was, *self.state} if was.get(key) != self.state.get(key))
             raise misuse(
-                "prepare has changed run.state, which only the loop may.",
+                f"prepare has changed {listed(f'run.state[{key!r}]' for key in changed)}, which only the loop may.",
                 "Return what the loop needs: it is step.prepared there.",
             )
 
@@ -193,6 +196,11 @@ class Preparation:
             raise
         except (Exception, SystemExit) as error:
             raise UserCodeError(f"The script failed in step {step.number}.\n{told(error)}") from error
+        if inspect.isgenerator(made) or inspect.iscoroutine(made):
+            raise misuse(
+                f"prepare returned a {type(made).__name__}, so none of it has been executed.",
+                "Make prepare a def without a yield, which returns what it has made.",
+            )
         run.refuse_changed_state()
         if drawn is not None and drawn != generators():
             raise misuse(

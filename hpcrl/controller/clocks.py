@@ -33,7 +33,8 @@ class Clocks:
 
     def __init__(self, number: int) -> None:
         self.looked = False
-        """Whether the user's code has looked at a clock or its process, or anybody has drawn from the system."""
+        """Whether the user's code has looked at a clock or its process, or anybody has drawn from the system,
+        libraries that are being imported apart."""
         self._ahead_s = AHEAD_S if number else 0.0
         self._jumps = random.Random(number) if number > 1 else None
         self._jumped_s = 0.0
@@ -109,17 +110,26 @@ class Clocks:
 
     def _seeded(self, function: Callable[..., None]) -> Callable[..., None]:
         def seeded(of: random.Random, seed: Any = None, version: int = 2) -> None:
-            self.looked = self.looked or seed is None
+            self.looked = self.looked or (seed is None and not _in_import(sys._getframe(1)))
             function(of, seed, version)
 
         return seeded
 
     def _drawn(self, function: Callable[[int], bytes]) -> Callable[[int], bytes]:
         def drawn(size: int, /) -> bytes:
-            self.looked = True
+            self.looked = self.looked or not _in_import(sys._getframe(1))
             return function(size)
 
         return drawn
+
+
+def _in_import(frame: FrameType | None) -> bool:
+    """Whether a library draws while it is imported, which decides nothing of a script."""
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @cache

@@ -40,6 +40,8 @@ class Computations:
         self._longest_wait_s = longest_wait_s
         self._known: dict[tuple[int, str], Computation] = {}
         self._changed = threading.Condition()
+        self.running = ""
+        """The call whose function is being executed."""
 
     def form(self, key: str) -> Form | None:
         """Of the rows of a key of the graph."""
@@ -73,16 +75,19 @@ class Computations:
         """
         it = self.take(step, call)
         where = f"{call} ({it.at})" if it.at else call
+        self.running = call
         try:
             made = it.function({key: [*of_key] for key, of_key in rows.items()}, *it.arguments)
         except HpcrlError:
             raise
         except (Exception, SystemExit) as error:
             raise UserCodeError(f"{where} failed in step {step}.\n{told(error)}") from error
+        finally:
+            self.running = ""
         forms = own_forms(it.call, self._forms)
         if wrong := misfit(forms, len(ids), made):
             raise UserCodeError(
-                f"{where} {wrong} in step {step}; it has to give a dict of lists, a row for each of its {len(ids)} "
+                f"{where}, in step {step}, {wrong}; it has to give a dict of lists, a row for each of its {len(ids)} "
                 f"samples, of {in_words(forms)}."
             )
         return packed(ids, made, forms)

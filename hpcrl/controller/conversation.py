@@ -3,6 +3,8 @@
 Knows neither groups nor batches; of a call it knows its name, its samples and who made what it reads.
 """
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -57,7 +59,8 @@ class Conversation:
         self._line = line
         self._silence = silence
         self._told = executed
-        self._threads = {threading.get_ident()}
+        self._threads = [_thread()]
+        """Those that may ask, the script's own first."""
         self._open: dict[int, AskedTurn] = {}
         """Each thread's."""
         self._turns: dict[int, AskedTurn] = {}
@@ -127,11 +130,11 @@ class Conversation:
 
     def join(self) -> None:
         """This thread of the script's asks too, in turns of its own."""
-        self._threads.add(threading.get_ident())
+        self._threads.append(_thread())
 
     def leave(self) -> None:
         """This thread asks no more."""
-        self._threads.discard(threading.get_ident())
+        self._threads.remove(_thread())
         if self._silence is not None:
             self._silence.rests()
 
@@ -190,7 +193,7 @@ class Conversation:
 
     def current(self, step: int, doing: str) -> None:
         """Raises UserCodeError where this is not the open turn, or not the script's thread."""
-        self._own_thread()
+        self._own_thread(doing)
         if self._turn is None:
             raise outside_a_turn(f"{doing}: no turn is open.")
         self._turn.refuse_other(step, doing)
@@ -356,12 +359,15 @@ class Conversation:
         self.broken = error
         return error
 
-    def _own_thread(self) -> None:
-        if threading.get_ident() not in self._threads:
+    def _own_thread(self, doing: str = "run.steps()") -> None:
+        if _thread() not in self._threads:
+            process, thread = self._threads[0]
+            other = "thread" if os.getpid() == process else "process"
             # Nobody may ever look at an error that is raised here alone.
             self.broken = misuse(
-                "another thread than the script's own asks for something.",
+                f"{doing}: another {other} than the script's own asks for it.",
                 "Ask from the script's thread: blocking=False gives a future at once.",
+                place(sys._current_frames().get(thread)),
             )
             raise self.broken
 
@@ -383,6 +389,11 @@ class Conversation:
         except BaseException as error:
             self.broken = error
             raise
+
+
+def _thread() -> tuple[int, int]:
+    """Whoever runs this: process and thread, whose numbers a forked process may have too."""
+    return os.getpid(), threading.get_ident()
 
 
 def _read(turn: AskedTurn) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcrl.controller.user_code import listed, misuse
+from hpcrl.controller.user_code import kind_of, listed, misuse
 from hpcrl.data.order import copies
 from hpcrl.data.rows.kind import EVAL_PREFIX
 from hpcrl.data.samples import SequenceSample
@@ -64,6 +64,9 @@ class DataProto(StandsForRows):
         return tuple(in_script(key, self.dataset) for key in self.columns)
 
     def as_batch(self) -> "DataProto":
+        return self
+
+    def __deepcopy__(self, copied: object) -> "DataProto":
         return self
 
     def __len__(self) -> int:
@@ -127,6 +130,7 @@ class DataProto(StandsForRows):
 
     def chunk(self, parts: int) -> list["DataProto"]:
         """So many batches of nearly as many samples, the larger first."""
+        parts = _whole("chunk", parts)
         if not 1 <= parts <= len(self):
             raise misuse(f"chunk({parts!r}): a batch of {len(self)} samples has 1 to {len(self)} parts.")
         each, more = divmod(len(self), parts)
@@ -134,13 +138,15 @@ class DataProto(StandsForRows):
 
     def split(self, sizes: int | Sequence[int]) -> list["DataProto"]:
         """Batches of these sizes, one after another; of a number, batches of so many, the last of what is left."""
-        if isinstance(sizes, int):
-            if sizes < 1:
-                raise misuse(f"split({sizes}): a part has 1 sample at least.")
-            sizes = [min(sizes, len(self) - first) for first in range(0, len(self), sizes)]
+        if isinstance(sizes, Sequence | np.ndarray):
+            sizes = [_whole("split", size) for size in sizes]
+        elif (each := _whole("split", sizes)) < 1:
+            raise misuse(f"split({each}): a part has 1 sample at least.")
+        else:
+            sizes = [min(each, len(self) - first) for first in range(0, len(self), each)]
         if sum(sizes) != len(self) or any(size < 1 for size in sizes):
             raise misuse(
-                f"split({list(sizes)}): the sizes add up to {sum(sizes)}, but the batch has {len(self)} samples, and "
+                f"split({sizes}): the sizes add up to {sum(sizes)}, but the batch has {len(self)} samples, and "
                 "each part 1 at least."
             )
         return [self[first:end] for first, end in pairwise(accumulate(sizes, initial=0))]
@@ -169,8 +175,9 @@ class DataProto(StandsForRows):
 
     def reorder(self, order: Sequence[str] | Sequence[int]) -> "DataProto":
         """The same samples in this order: all ids, or all positions."""
-        given = [*order]
-        where = self._positions("reorder", given) if any(isinstance(it, str) for it in given) else given
+        given = _items("reorder", order)
+        is_named = any(isinstance(it, str) for it in given)
+        where = self._positions("reorder", given) if is_named else [_whole("reorder", it) for it in given]
         if sorted(where) != list(range(len(self))):
             raise misuse(
                 f"reorder: the order names {len(set(where))} of the {len(self)} samples; it has to name each once.",
@@ -180,7 +187,7 @@ class DataProto(StandsForRows):
 
     def filter(self, kept: Sequence[bool] | Sequence[str]) -> "DataProto":
         """Samples of this batch, in its order: those with a true flag, or those with these ids."""
-        given = [*kept]
+        given = _items("filter", kept)
         if all(isinstance(it, str) for it in given):
             return self._at(sorted(set(self._positions("filter", given))))
         if not all(isinstance(it, bool | np.bool_) for it in given):
@@ -195,9 +202,9 @@ class DataProto(StandsForRows):
     def repeat(self, repeat_times: int = 2, interleave: bool = True) -> "DataProto":
         """Each sample so often, under ids of its own; its copies one after another, or else the whole batch again and
         again. Of the rows that there are each copy has the same; what is made from now on is made for each of them."""
-        count = repeat_times
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise misuse(f"repeat({count!r}): a sample is repeated a whole number of times, 1 or more.")
+        count = _whole("repeat", repeat_times)
+        if count < 1:
+            raise misuse(f"repeat({count}): a sample is repeated once at least.")
         if count == 1:
             return self
         where = [i for i in range(len(self)) for _ in range(count)] if interleave else [*range(len(self))] * count
@@ -244,7 +251,7 @@ class DataProto(StandsForRows):
 
     def _graph_keys(self, doing: str, keys: Iterable[str | Iterable[str]]) -> list[str]:
         """The graph's keys for those of the script, which come one by one or in lists."""
-        named = [*chain.from_iterable([key] if isinstance(key, str) else key for key in keys)]
+        named = [*chain.from_iterable([key] if isinstance(key, str) else _items(doing, key) for key in keys)]
         graph = {in_script(key, self.dataset): key for key in self.columns}
         if unknown := [key for key in dict.fromkeys(named) if key not in graph]:
             raise misuse(
@@ -282,6 +289,20 @@ def not_a_batch(given: object, call: str) -> UserCodeError:
     return misuse(
         f"{call} is asked for on a {type(given).__name__}; it takes a batch.", "Put rows into one: batch.union(…)."
     )
+
+
+def _whole(doing: str, number: Any) -> int:
+    """A whole number, of Python's or numpy's. Raises UserCodeError."""
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        raise misuse(f"{doing}: {number!r} is not a whole number.", "Round it: x // 2, int(x).")
+    return int(number)
+
+
+def _items(doing: str, given: Any) -> list[Any]:
+    """What is given one by one. Raises UserCodeError where it is one thing."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise misuse(f"{doing} takes a list, and this is of the type {kind_of(given)}.", "Give it a list.")
+    return [*given]
 
 
 def _renamed(runs: Sequence[Made], key: str, name: str) -> tuple[Made, ...]:

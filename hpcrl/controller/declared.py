@@ -26,6 +26,12 @@ def registered_of(algorithm: Algorithm, calls: Iterable[MFC]) -> dict[str, Regis
     return {call.name: it for call in calls if (it := methods.get((call.role, call.method))) is not None}
 
 
+def names_of(it: Registered) -> tuple[str, ...]:
+    """How a group calls a registered method: one that changes the role is its train_step, whatever it is called."""
+    usual = USUAL["train_step"] if it.changes else ()
+    return tuple(dict.fromkeys((it.method, *usual)))
+
+
 @dataclass(frozen=True)
 class DeclaredCalls:
     """The calls that a script may make."""
@@ -58,7 +64,7 @@ class DeclaredCalls:
     def methods(self, call: MFC) -> tuple[str, ...]:
         """By which methods of its group a call is meant."""
         if call.name in self.registered:
-            return (call.name, call.method)
+            return (call.name, *names_of(self.registered[call.name]))
         if call.kind == "inference":
             usual: tuple[str, ...] = (INFERENCE.get(self.heads.get(call.role), "score"), "inference")
         else:
@@ -74,7 +80,7 @@ class DeclaredCalls:
         found = (
             self.registered[call.name] for call in self.calls if call.name in self.registered and call.role == role
         )
-        return next((it for it in found if name in (it.method, call_of(role, it.method))), None)
+        return next((it for it in found if name in (*names_of(it), call_of(role, it.method))), None)
 
     def of_role(self, role: str) -> str:
         """Its calls in words, with the methods that mean them."""

@@ -11,7 +11,7 @@ from hpcrl.controller.data_proto import Columns, DataProto, StandsForRows, in_sc
 from hpcrl.controller.declared import DeclaredCalls
 from hpcrl.controller.json_values import arguments
 from hpcrl.controller.results import CallRows, Changed, CustomRows, Future, Values, numbered
-from hpcrl.controller.user_code import listed, misuse, place
+from hpcrl.controller.user_code import listed, misuse, place, refuse_uncallable
 from hpcrl.controller.ways import PLAIN, Ways, check_items, split_by
 from hpcrl.data.form import Form
 from hpcrl.dataflow.graph import MFC
@@ -92,6 +92,7 @@ class Calls:
     ) -> Any:
         """Have the script's worker run a function on rows."""
         wanted = str(name or getattr(function, "__name__", type(function).__name__))
+        refuse_uncallable(function, "run.compute")
         self.talk.refuse_before(f"run.compute({wanted})")
         batch = self._batch(given, f"run.compute({wanted})")
         if batch is None:
@@ -220,7 +221,12 @@ class WorkerGroup:
             )
         return partial(self._call, method)
 
-    def _call(self, method: str, *given: Any, name: str | None = None, blocking: bool = True) -> Any:
+    def _call(self, method: str, *given: Any, name: str | None = None, blocking: bool = True, **others: Any) -> Any:
+        if others:
+            raise misuse(
+                f"{self.role}.{method} takes name= and blocking= by name, and got {listed(f'{it}=' for it in others)}.",
+                f"Give all else by position: {self.role}.{method}(batch, 1.0).",
+            )
         return self._calls.call(self.role, method, given, name, blocking)
 
     def __repr__(self) -> str:

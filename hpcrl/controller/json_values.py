@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from hpcrl.controller.user_code import misuse
+from hpcrl.controller.user_code import kind_of, misuse
 
+HERE = __name__.rpartition(".")[0]
 MOST_STATE = 1 << 20
 MOST_ARGUMENTS = MOST_RESULT = 1 << 16
 DEEPEST = 50
@@ -42,7 +43,7 @@ def arguments(call: str, given: Sequence[Any]) -> tuple[str, list[Any]]:
     if len(text) > MOST_ARGUMENTS:
         raise misuse(
             f"the arguments of {call} are {len(text)} bytes as JSON, and {MOST_ARGUMENTS} are the most.",
-            "What is longer belongs into rows, which the function gets by its declared inputs.",
+            "Pass long values as rows, which a computation gets by its declared inputs; to run.once, pass a path.",
         )
     read = json.loads(text)
     return text, [old if _is_section(old) else new for old, new in zip(given, read, strict=True)]
@@ -61,7 +62,8 @@ def result_text(call: str, result: Any) -> str:
 
 
 def _is_section(value: Any) -> bool:
-    return is_dataclass(value) and not isinstance(value, type)
+    """A dataclass of settings; batches, steps and futures are dataclasses too."""
+    return is_dataclass(value) and not isinstance(value, type) and not type(value).__module__.startswith(HERE)
 
 
 def _check(value: Any, where: str, depth: int) -> None:
@@ -83,9 +85,9 @@ def _check(value: Any, where: str, depth: int) -> None:
             _check_keys(value, where, depth)
         case _:
             raise misuse(
-                f"{where} is of the type {type(value).__name__}, which JSON does not have: it has texts, numbers, "
+                f"{where} is of the type {kind_of(value)}, which JSON does not have: it has texts, numbers, "
                 "true, false, null, lists and dicts.",
-                "Convert it: float(x) of a number of numpy's, x.tolist() of an array, sorted(x) of a set.",
+                "Convert it: x.item() for a number of numpy, x.tolist() for an array, sorted(x) for a set.",
             )
 
 

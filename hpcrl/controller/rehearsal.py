@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -37,6 +38,10 @@ KEEP = (
     "Keep all that lives from step to step in run.state, draw from run.rng(name), and bring sets into an order by "
     "sorted()."
 )
+
+
+RETURNED = "the script had returned"
+END = "A loop ends early by run.state or step.number; control.steps says how many steps a run has."
 
 
 def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator[str]:
@@ -89,7 +94,7 @@ def _compare(experiment: ExperimentConfig, turns: int, first: Sequence[Asked], a
             experiment,
             f"steps 2 to {turns}, made once more from the state after step 1, went another way. {what} "
             "Something lives outside run.state, or a clock or a set decides.",
-            KEEP,
+            f"{KEEP} {END}" if RETURNED in what else KEEP,
         )
 
 
@@ -160,7 +165,7 @@ def _said(it: Asked | None) -> str:
             return f"{it.at} came to run.once({it.call}) in step {it.step}"
         case TurnEnded():
             return f"{it.at} ended step {it.step}"
-    return "the script had returned"
+    return RETURNED
 
 
 def _places(one: str, two: str) -> str:
@@ -189,8 +194,15 @@ def _traced(experiment: ExperimentConfig, order: Order) -> Trace:
     if trace.error:
         failed = trace.error.removeprefix("The script failed in ")
         found = f"failed in {failed}" if failed != trace.error else f"failed:\n{trace.error}"
-        raise _refused(experiment, f"{found}\nIts rows were made up.", "\n".join((*trace.advice, OFF)))
+        made_up = "Its rows were made up" + _undone(trace)
+        raise _refused(experiment, f"{found}\n{made_up}", "\n".join((*trace.advice, OFF)))
     return trace
+
+
+def _undone(trace: Trace) -> str:
+    """What `run.once` has not done."""
+    done = dict.fromkeys(it.call for it in trace.asked if isinstance(it, OnceAsked))
+    return f"; run.once called nothing, and gave what rehearsed= says of {', '.join(done)}." if done else "."
 
 
 def _answered(experiment: ExperimentConfig, order: Order) -> Trace:
@@ -205,7 +217,7 @@ def _answered(experiment: ExperimentConfig, order: Order) -> Trace:
                 command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment
             )
         if (folder / TRACE).is_file():
-            return msgspec.json.decode((folder / TRACE).read_bytes(), type=Trace)
+            return msgspec.msgpack.decode((folder / TRACE).read_bytes(), type=Trace)
         raise _unanswered(experiment, status, (folder / "said").read_text(errors="replace"), order.limit_s)
 
 
@@ -214,5 +226,6 @@ def _unanswered(experiment: ExperimentConfig, status: int, said: str, limit_s: f
     if "Timeout (" not in said:
         return _refused(experiment, f"its process ended with {status}:\n{said[-TAIL:].rstrip()}", OFF)
     stack = said.rpartition("Timeout (")[2].splitlines()[1:]
-    own = [line for line in stack if 'File "' in line and str(OWN) not in line and "<frozen" not in line]
+    hidden = (str(OWN), "<frozen", threading.__file__)
+    own = [line for line in stack if 'File "' in line and not any(file in line for file in hidden)]
     return _refused(experiment, f"had not returned after {limit_s:g} s. It was here:\n" + "\n".join(own), OFF)

@@ -1,6 +1,6 @@
 """`python -m hpcrl.controller.rehearse FOLDER`: a script's rehearsal, in a process of its own.
 
-FOLDER/order.json says which turns, from which state; the answer is FOLDER/trace.json. Nothing else of the folder is
+FOLDER/order.json says which turns, from which state; the answer is FOLDER/trace.msgpack. Nothing else of the folder is
 touched, and what the script prints goes where the process was told to.
 """
 
@@ -8,6 +8,8 @@ import faulthandler
 import os
 import random
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
 Asked = CallAsked | OnceAsked | TurnEnded
 
-ORDER, TRACE = "order.json", "trace.json"
+ORDER, TRACE = "order.json", "trace.msgpack"
 
 
 # ── submit → its rehearsal ────────────────────────────────────────────────────────────────────────────────────────────
@@ -68,11 +70,18 @@ def main(folder: Path) -> None:
     clocks = Clocks(order.number)
     clocks.show()
     random.seed(0)
-    trace = msgspec.structs.replace(rehearse(order), looked=clocks.looked)
-    (folder / TRACE).write_bytes(msgspec.json.encode(trace))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # threads that the script has left run no longer
+    found: list[Trace] = []
+    # In a run, too, the main thread is not the script's: signals and event loops are not its own.
+    script = threading.Thread(target=lambda: found.append(rehearse(order)), name="script")
+    script.start()
+    script.join()
+    for trace in found:
+        traced = msgspec.structs.replace(trace, looked=clocks.looked)
+        (folder / TRACE).write_bytes(msgspec.msgpack.encode(traced))
+    with suppress(ValueError):  # the script has closed them
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0 if found else 1)  # threads that the script has left run no longer
 
 
 def rehearse(order: Order) -> Trace:

@@ -93,6 +93,9 @@ class Future(StandsForRows):
 
     gives: CallRows | Changed | Values
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a future has no {name!r}. Wait for its result: future.result().{name}")
+
     def result(self) -> Any:
         """The rows, the change, or the values; waits until it is executed."""
         it = self.gives

@@ -26,7 +26,7 @@ from hpcrl.controller.groups import Calls, WorkerGroup
 from hpcrl.controller.json_values import arguments, result_text, state_text
 from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
-from hpcrl.controller.user_code import generators_kept, listed, misuse, place, told
+from hpcrl.controller.user_code import generators_kept, listed, misuse, place, refuse_uncallable, told
 from hpcrl.controller.view import ExperimentView
 from hpcrl.data.samples import sample_seed
 from hpcrl.dataflow.graph import Dataset
@@ -156,10 +156,11 @@ class Run:
     def _preparation(self, prepare: Prepare | None, lag: Any, initial: str) -> Preparation:
         if prepare is None or isinstance(lag, bool) or not isinstance(lag, int) or lag < 0:
             raise misuse(
-                f"run.steps(prepare={getattr(prepare, '__name__', prepare)}, lag={lag!r}): a lag is a whole number, "
-                "0 or more, of a prepare.",
+                f"run.steps(prepare={getattr(prepare, '__name__', prepare)}, lag={lag!r}): lag must be a "
+                "whole number of 0 or more, and needs a prepare.",
                 "Write run.steps(prepare=FUNCTION, lag=1).",
             )
+        refuse_uncallable(prepare, "run.steps(prepare=…)")
         if self._loops:
             raise misuse(
                 "run.steps(prepare=…) is called after a loop has begun.", "Loop once over run.steps(prepare=…)."
@@ -218,6 +219,7 @@ class Run:
         takes it that `rehearsed` came of it.
         """
         wanted = str(name or getattr(function, "__name__", type(function).__name__))
+        refuse_uncallable(function, "run.once")
         turn = self._talk.turn
         step = turn.step if turn else 0
         self._talk.refuse_before(f"run.once({wanted})")

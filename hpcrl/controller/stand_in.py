@@ -19,7 +19,7 @@ from hpcrl.controller.computations import Computations
 from hpcrl.controller.computed_rows import Computed
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.declared import registered_of
-from hpcrl.controller.user_code import generators
+from hpcrl.controller.user_code import generators, misuse
 from hpcrl.data.order import original, sample_ids
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.data.totals import Total, total_of
@@ -89,6 +89,11 @@ class StandIn:
         self._computed: dict[tuple[int, str, str], dict[str, np.ndarray]] = {}
 
     def ask(self, message: FromScript) -> None:
+        if self._computations.running:
+            raise misuse(
+                f"{self._computations.running} is a computation, and asks for something itself.",
+                "Ask in the loop, and have the computation read what comes of it as rows.",
+            )
         self.asked.append(message)
         match message:
             case NextTurn(step):

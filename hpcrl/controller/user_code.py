@@ -24,9 +24,10 @@ SHOWN = 10_000
 """Characters of an error that are told."""
 
 
-def place() -> str:
-    """`file.py:12`: the innermost line outside this room and Python's own library; "" where all are in them."""
-    frame: FrameType | None = sys._getframe(1)
+def place(frame: FrameType | None = None) -> str:
+    """`file.py:12`: the innermost line outside this room and Python's own library; "" where all are in them. Of the
+    caller's frame, or of this one."""
+    frame = frame or sys._getframe(1)
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
@@ -36,9 +37,9 @@ def _is_users(file: str) -> bool:
     return not file.startswith((HERE, "<frozen")) and (not file.startswith(LIBRARY) or "site-packages" in file)
 
 
-def misuse(text: str, advice: str = "") -> UserCodeError:
-    """What a script does wrong, with the line where it does."""
-    where = place()
+def misuse(text: str, advice: str = "", at: str = "") -> UserCodeError:
+    """What a script does wrong, with the line where it does, or, where none is the user's, `at`."""
+    where = place() or at
     return UserCodeError(f"{where}: {text}" if where else text, advice)
 
 
@@ -69,7 +70,7 @@ def told(error: BaseException) -> str:
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if is_shown(frame.filename)]
     text = "".join((*traceback.format_list(frames), *traceback.format_exception_only(error)))
-    return text.rstrip()[-SHOWN:]
+    return text.rstrip()[-SHOWN:].encode(errors="backslashreplace").decode()
 
 
 def keep_exits() -> None:
@@ -84,6 +85,22 @@ def keep_exits() -> None:
         leave(status)
 
     os._exit = kept
+
+
+def kind_of(value: object) -> str:
+    """The type of a value as its user knows it: `list`, `numpy.bool`."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    return kind.__qualname__ if package in ("builtins", "__main__", "hpcrl") else f"{package}.{kind.__qualname__}"
+
+
+def refuse_uncallable(function: object, doing: str) -> None:
+    """Raises UserCodeError where this is no function."""
+    if not callable(function):
+        raise misuse(
+            f"{doing} takes a function, and this is of the type {kind_of(function)}.",
+            "Give the function itself, not what it returns.",
+        )
 
 
 def listed(names: object) -> str:

@@ -36,12 +36,12 @@ def misfit(forms: Mapping[str, Form], samples: int, made: Any) -> str:
         dtype = np.dtype(form.dtype)
         for row in rows:
             if not isinstance(row, np.ndarray):
-                return f"gave a {type(row).__name__} as a row of {key}, which has to be an array of numpy's"
+                return f"gave a {type(row).__name__} as a row of {key}, which has to be a numpy array"
             if row.ndim != 1 + len(form.trailing) or row.shape[1:] != form.trailing:
                 shape = ", ".join(("length", *map(str, form.trailing)))
                 return f"gave a row of {key} of the shape {list(row.shape)}, which has to be [{shape}]"
             if row.dtype != dtype:
-                return f"gave a row of {key} of type {row.dtype.name} (row.astype({form.dtype!r}) is of the other)"
+                return f"gave a row of {key} of type {row.dtype.name}; row.astype({form.dtype!r}) converts it"
     return ""
 
 

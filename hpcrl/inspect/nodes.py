@@ -33,6 +33,8 @@ class NodesNow(msgspec.Struct, frozen=True):
     """What becomes of nodes that it does not have."""
     until: float | None = None
     """How long it waits for them before it does anything, in seconds since 1970."""
+    queued: bool = False
+    """It has ended to be queued again: it has none."""
 
 
 def in_words(changed: NodesChanged) -> str:
@@ -69,7 +71,9 @@ def nodes_now(reader: RunReader, asked: int | str) -> NodesNow | None:
     until = _waited_for_until(reader.run, newest) if newest is not None and others and not nodes else None
     if is_fixed and until is None:
         return None
-    return NodesNow(f"{asked}", nodes, changes_of(reader), others, until)
+    return NodesNow(
+        f"{asked}", nodes, changes_of(reader), others, until, newest is not None and _is_queued(reader.run, newest)
+    )
 
 
 def _waited_for_until(run: RunDirectory, attempt: int) -> float | None:
@@ -82,8 +86,12 @@ def _waited_for_until(run: RunDirectory, attempt: int) -> float | None:
 
 def _is_over(run: RunDirectory, newest: int) -> bool:
     """Whether nobody waits for nodes any more: the run has ended, and is not queued again."""
+    return run.read_verdict(newest) is not None and not _is_queued(run, newest)
+
+
+def _is_queued(run: RunDirectory, newest: int) -> bool:
     verdict = run.read_verdict(newest)
-    return verdict is not None and verdict.exit_code != ExitCode.REQUEUE
+    return verdict is not None and verdict.exit_code == ExitCode.REQUEUE
 
 
 def _others(run: RunDirectory, newest: int) -> Iterator[str]:
@@ -133,5 +141,8 @@ def lines_of(now: NodesNow) -> Iterator[str]:
     how = f"; {now.changes[-1]}" if now.changes else ""
     until = "" if now.until is None else f"; those that are missing are waited for until {_clock(now.until)}"
     asked = f"nodes    {now.asked} {'is' if now.asked == '1' else 'are'} asked for{until}"
-    yield f"nodes    on {now.nodes} of {now.asked} nodes{how}" if now.nodes else asked
+    if now.queued and now.nodes:
+        yield f"{asked}; the newest attempt had {now.nodes}{how}"
+    else:
+        yield f"nodes    on {now.nodes} of {now.asked} nodes{how}" if now.nodes else asked
     yield from (f"         {other}" for other in now.others)

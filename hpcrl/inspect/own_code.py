@@ -40,14 +40,15 @@ class OwnCode:
         return next((line for text in texts for line in self._lines(text)), None)
 
     def settings(self, line: OwnLine | None, text: str) -> list[str]:
-        """Those that name the code of a line; of no line, those that a text names."""
+        """Those that name the code of a line; of no line, those that a text names. Errors of rewards and environments
+        name theirs: what names none is of an algorithm, a script or a role's method."""
         try:
             known = self._run.read_code(self._run.newest_code()).settings
         except (HpcrlError, OSError):
             return []
         if line is not None:
             return sorted(key for key, setting in known.items() if line.file in setting.files)
-        return named_in(text, known)
+        return named_in(text, known) or sorted({"algorithm"} & known.keys())
 
     def _lines(self, text: str) -> Iterator[OwnLine]:
         """The innermost first."""

@@ -3,6 +3,7 @@
 Reads headers of weights and the first rows, and calls the reward function on a few of them, in a process of its own.
 """
 
+import reprlib
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ from hpcrl.placement.placing import cpu_roles
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.recipes.texts import SCORED_BY
-from hpcrl.rewards.response import Response, ground_truth, prompt_messages
+from hpcrl.rewards.response import Response, Result, ground_truth, prompt_messages
 from hpcrl.rewards.run import RewardFunction
 from hpcrl.rewards.user_function import answering
 
@@ -180,7 +181,7 @@ def _try_environment(
     rows: Sequence[str],
     copy: Path,
 ) -> None:
-    """Import it, and have it answer these rows' own answers, and an empty one. Raises UserCodeError."""
+    """Import it, and have it answer these rows' own answers, and an empty one, twice. Raises UserCodeError."""
     environment = getattr(experiment, role)
     if not rows:
         with _telling(role, copy, tried=False):
@@ -191,9 +192,23 @@ def _try_environment(
     with _telling(role, copy):
         function = answering(role, environment)
         try:
-            function.score(said)
+            first, again = function.score(said), function.score(said)
         finally:
             function.close()
+    _say(_unlike(role, rows, first, again))
+
+
+def _unlike(role: str, rows: Sequence[str], first: Sequence[Result], again: Sequence[Result]) -> Iterator[str]:
+    """What an environment is told that keeps something of older chats, draws, or asks somebody who does."""
+    for row, one, two in zip(rows, first, again, strict=True):
+        if one != two:
+            was, then = (reprlib.repr((it.message or None, it.done, it.score)) for it in (one, two))
+            yield (
+                f"{role}.function was asked the same twice on row {row!r}, and answered {was}, then {then}. After a "
+                "kill it is asked again for what is not on disk, in any process. For the same numbers as in a run that "
+                "nobody killed, its answers have to follow from messages and row alone."
+            )
+            return
 
 
 def _chat(answer: Response) -> tuple[Mapping[str, Any], ...]:

@@ -1,6 +1,7 @@
 """How a worker makes a call: by the role's method, or, where that is registered, by what `register` says of it."""
 
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -10,8 +11,9 @@ from hpcrl.data.form import Form
 from hpcrl.data.made_rows import in_words, misfit, own_forms, packed
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.errors import UserCodeError
+from hpcrl.errors import HpcrlError, UserCodeError
 from hpcrl.recipes.registered import Registered, registered
+from hpcrl.stacks import Frame
 from hpcrl.workers.host import Outcome, Work
 
 MOST_VALUE = 1 << 16
@@ -26,14 +28,22 @@ def perform(
     here, where they are to be compared.
 
     Raises:
-        UserCodeError: a registered method gave something else than it declares, or changed what its role remembers.
+        UserCodeError: a registered method raised, gave something else than it declares, changed what its role
+            remembers, or is hidden by an attribute.
     """
-    method = getattr(role, call.method or call.kind)
+    name = call.method or call.kind
+    method = getattr(role, name)
     it = registered(method)
+    if it is None and registered(getattr(type(role), name, None)) is not None:
+        raise UserCodeError(
+            f"{call.role}.{name} is a registered method of {type(role).__name__}, which has set an attribute of "
+            "that name.",
+            "Give the method another name.",
+        )
     if it is None:
         return cast(Outcome, method(work, call))
     if it.changes:
-        return cast(Outcome, method(work, *work.arguments))
+        return cast(Outcome, _called(method, work, call, (work, *work.arguments)))
     before, had = _memory(role), parameters() if parameters is not None else b""
     outcome = _rows(method, work, call, forms) if it.takes_rows else _values(method, it, work, call)
     if _memory(role) != before:
@@ -49,6 +59,20 @@ def perform(
     return outcome
 
 
+def _called(method: Any, work: Work, call: MFC, given: Sequence[Any]) -> Any:
+    """What it returns. An error that comes out of the user's own lines is theirs; one of a library may be a lost peer,
+    or memory that ran out, and stays what it is."""
+    try:
+        return method(*given)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [it for it in frames if Frame(it.filename, it.lineno or 0, "").is_users]
+        if isinstance(error, HpcrlError) or not own or own[-1] is not frames[-1]:
+            raise
+        told = "".join((*traceback.format_list(own), *traceback.format_exception_only(error))).rstrip()
+        raise UserCodeError(f"{call.role}.{call.method} failed in step {work.step}.\n{told}") from error
+
+
 def _memory(role: Any) -> bytes:
     """What its algorithm remembers."""
     state = getattr(role, "state", None)
@@ -58,15 +82,16 @@ def _memory(role: Any) -> bytes:
 def _rows(method: Any, work: Work, call: MFC, forms: Mapping[str, Form]) -> Outcome:
     own = own_forms(call, forms)
     if not work.batch.ids:  # it only computes in step with others
-        method({key: [] for key in work.batch.keys}, *work.arguments)
+        _called(method, work, call, ({key: [] for key in work.batch.keys}, *work.arguments))
         return Outcome(SequenceSample.empty(own))
-    made = method({key: work.batch.rows(key) for key in work.batch.keys}, *work.arguments)
+    rows = {key: work.batch.rows(key) for key in work.batch.keys}
+    made = _called(method, work, call, (rows, *work.arguments))
     if isinstance(made, Mapping):
         made = {key: _exact(rows, own.get(key)) for key, rows in made.items()}
     if wrong := misfit(own, len(work.batch.ids), made):
         raise UserCodeError(
-            f"{call.role}.{call.method} {wrong} in step {work.step}; it has to give a dict of lists, a row for each of "
-            f"its {len(work.batch.ids)} samples, of {in_words(own)}."
+            f"{call.role}.{call.method}, in step {work.step}, {wrong}; it has to give a dict of lists, a row for each "
+            f"of its {len(work.batch.ids)} samples, of {in_words(own)}."
         )
     return Outcome(packed(work.batch.ids, made, own))
 
@@ -83,7 +108,7 @@ def _values(method: Any, it: Registered, work: Work, call: MFC) -> Outcome:
     made = []
     for number in map(int, work.batch.ids or (work.part,)):
         given = [each[number] for each in work.arguments] if it.takes_items else work.arguments
-        value = method(*given)
+        value = _called(method, work, call, given)
         try:
             text = msgspec.json.encode(value)
             plain = msgspec.json.decode(text) == value

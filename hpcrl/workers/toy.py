@@ -122,7 +122,7 @@ class ToyHost:
             )
         if call.kind == "blend":
             return self._blend(work)
-        if role is not None and registered(getattr(role, call.method or call.kind, None)) is not None:
+        if role is not None and registered(getattr(type(role), call.method or call.kind, None)) is not None:
             return self._registered(work, role, call)
         return getattr(self, call.method or call.kind)(work, role)
 

@@ -215,7 +215,7 @@ APART = {
 
 FAILING = {
     "a state that is a set": ("run.state['n'] = {1}", "run.state['n'] is of the type set"),
-    "a state that is an array": ("run.state['n'] = np.zeros(2)", "run.state['n'] is of the type ndarray"),
+    "a state that is an array": ("run.state['n'] = np.zeros(2)", "run.state['n'] is of the type numpy.ndarray"),
     "a state that is NaN": ("run.state['n'] = float('nan')", "run.state['n'] is nan"),
     "a state with numbers for keys": ("run.state['n'] = {1: 2}", "run.state['n'] has the key 1"),
     "a state within itself": ("run.state['n'] = run.state", "within itself"),
@@ -250,7 +250,7 @@ FAILING = {
     ),
     "a thread that asks": (
         "worker = threading.Thread(target=lambda: actor.generate(batch)); worker.start(); worker.join()",
-        "another thread than the script's own asks for something",
+        "actor.generate: another thread than the script's own asks for it",
     ),
     "a computation that nobody declared": ("run.compute(len, drawn)", "the recipe declares no computation 'len'"),
     "no samples": ("actor.generate(batch[:0])", "actor.generate is asked for on a batch without samples"),
@@ -261,6 +261,43 @@ FAILING = {
     "rows that it writes into": ("drawn.fetch('y')['y'][0][0] = 1", "read-only"),
     "an error of its own": ("1 / (step.number - 2)", "ZeroDivisionError"),
     "a call after the loop": ("[*run.steps()]; actor.generate(batch)", "Calls belong into the loop"),
+    "a number of numpy's in the state": (
+        "run.state['n'] = np.bool_(True)",
+        "run.state['n'] is of the type numpy.bool, which JSON does not have",
+    ),
+    "parts that are no whole number": ("batch.chunk(len(batch) / 2)", "chunk: 4.0 is not a whole number"),
+    "sizes that are none": ("batch.split([2.0, 6.0])", "split: 2.0 is not a whole number"),
+    "a flag as a size": ("batch.split(True)", "split: True is not a whole number"),
+    "copies that are no whole number": ("batch.repeat(2.0)", "repeat: 2.0 is not a whole number"),
+    "positions that are none": ("batch.reorder([1.0] * 8)", "reorder: 1.0 is not a whole number"),
+    "no order": ("batch.reorder(None)", "reorder takes a list, and this is of the type NoneType"),
+    "a function as a filter": (
+        "batch.filter(lambda id: True)",
+        "filter takes a list, and this is of the type function",
+    ),
+    "a key that is no name": ("drawn.fetch(3)", "fetch takes a list, and this is of the type int"),
+    "an argument by name": (
+        "actor.generate(batch=batch)",
+        "actor.generate takes name= and blocking= by name, and got batch=",
+    ),
+    "a statistic of a future": (
+        "actor.generate(batch, blocking=False).stats",
+        "a future has no 'stats'. Wait for its result: future.result().stats",
+    ),
+    "what a function gives for a function": (
+        "run.once(print('sent'))",
+        "run.once takes a function, and this is of the type NoneType",
+    ),
+    "rows for a function": (
+        "run.compute(drawn.fetch('y'), drawn)",
+        "run.compute takes a function, and this is of the type dict",
+    ),
+    "a batch as an argument": ("run.once(print, batch)", "argument 1 of print is of the type DataProto"),
+    "a step as an argument": ("run.once(print, step)", "argument 1 of print is of the type Step"),
+    "a pool that asks": (
+        "import concurrent.futures as cf; [*cf.ThreadPoolExecutor().map(actor.generate, [batch])]",
+        "actor.generate: another thread than the script's own asks for it",
+    ),
     "a bare index": ("batch[0]", "a batch has no element 0"),
 }
 """A line, and what is said of it."""
@@ -341,6 +378,31 @@ def test_what_a_script_must_not_do_is_told_with_its_line(tmp_path, mistake, monk
     # A state is recorded where the next step begins.
     line = FIRST - 3 if "the state" in mistake or "a state" in mistake else FIRST
     assert re.search(rf'loop\.py(:|", line ){line}\b', str(error.value))
+
+
+def test_a_process_that_is_forked_may_not_ask(tmp_path):
+    line = "with multiprocessing.get_context('fork').Pool(1) as pool: pool.map(Asks(), [1])"
+    body = HEAD + textwrap.indent(f"Asks.of = actor, batch\nimport multiprocessing\n{line}", " " * 8) + FOOT
+    asks = (
+        "class Asks:\n    def __call__(self, it):\n        actor, batch = self.of\n        actor.generate(batch)\n\n\n"
+    )
+    (tmp_path / "loop.py").write_text(body.replace("def loop(", f"{asks}def loop("))
+    name = f"{tmp_path}/loop.py:TOY"
+    with pytest.raises(ConfigurationError, match=r"actor\.generate: another process than the script's own asks for it"):
+        rehearse(algorithm_of(name).experiment(algorithm=name, control=ControlConfig(steps=2)))
+
+
+def test_numbers_of_numpys_count_as_pythons(tmp_path, monkeypatch):
+    monkeypatch.setattr(rehearsal, "_answered", answered_here)
+    lines = [
+        "two = np.int64(2)",
+        "assert [len(it) for it in (*batch.chunk(two), *batch.split(two), *batch.split(np.array([2, 6])))] "
+        "== [4, 4, 2, 2, 2, 2, 2, 6]",
+        "assert batch.repeat(two).ids == batch.repeat(2).ids",
+        "assert batch.reorder(np.argsort(batch.ids)).ids == tuple(sorted(batch.ids))",
+        "import copy; assert copy.deepcopy(batch) is batch",
+    ]
+    assert rehearse(experiment_of(tmp_path, *lines))
 
 
 def answered_here(experiment, order: Order) -> Trace:

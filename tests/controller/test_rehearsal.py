@@ -95,6 +95,8 @@ def sorted_calls(note: str) -> str:
         ("while True:\n    pass", "had not returned after 2 s"),
         ("os._exit(3)", f'failed in what comes before its loop.\n  File "{{folder}}/loop.py", line {FIRST}, in loop'),
         ("os.abort()", "its process ended with -6"),
+        ("raise KeyboardInterrupt", "its process ended with 1"),
+        ("import signal; signal.signal(2, print)", "ValueError: signal only works in main thread"),
         ("return", "it returned without a step. Loop over run.steps()."),
         ("yield 1", "The script has a yield"),
     ],
@@ -113,7 +115,7 @@ def test_a_script_that_gives_no_answer_is_told(tmp_path, body, said):
         ("lambda rows: 1 / 0", "ZeroDivisionError"),
         (
             "lambda rows: None",
-            "gave a NoneType in step 1; it has to give a dict of lists, a row for each of its 8 samples",
+            "in step 1, gave a NoneType; it has to give a dict of lists, a row for each of its 8 samples",
         ),
         ("lambda rows: {}", "gave the keys none"),
         ("lambda rows: {'d': rows['y'][1:]}", "gave 7 rows of d"),
@@ -121,7 +123,7 @@ def test_a_script_that_gives_no_answer_is_told(tmp_path, body, said):
         ("lambda rows: {'d': [0.0] * 8}", "gave a float as a row of d"),
         ("lambda rows: {'d': [row[0] for row in rows['y']]}", "gave a float64 as a row of d"),
         ("lambda rows: {'d': [row[None] for row in rows['y']]}", "gave a row of d of the shape [1, 4]"),
-        ("lambda rows: {'d': [row.astype('float32') for row in rows['y']]}", "row.astype('float64') is of the other"),
+        ("lambda rows: {'d': [row.astype('float32') for row in rows['y']]}", "row.astype('float64') converts it"),
     ],
 )
 def test_a_computation_that_gives_no_declared_rows_is_told(tmp_path, computation, said):
@@ -186,6 +188,85 @@ def test_a_computation_draws_from_a_generator_of_its_own(tmp_path):
     seed = advice.partition(": ")[2].rstrip(".")
     (tmp_path / "advised").mkdir()
     assert not rehearse(order_of(experiment_of(tmp_path / "advised", body.format(f"{seed},")))).error
+
+
+@pytest.mark.parametrize("asks", ["actor.generate(batch)", "run.once(print)", "batch.fetch('y')"])
+def test_a_computation_that_asks_is_told(tmp_path, asks):
+    """Its rows are what it reads; the same line in the loop is as good as any."""
+    body = """
+    def asking(rows):
+        {}
+        return doubled(rows)
+
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        {}
+        run.compute(asking, batch, name="doubled")
+    """
+    found = rehearse(order_of(experiment_of(tmp_path, body.format(asks, "pass"))))
+    assert f"loop.py:{FIRST + 1}: doubled is a computation, and asks for something itself." in found.error
+    (advice,) = found.advice
+    assert advice.startswith("Ask in the loop")
+    (tmp_path / "advised").mkdir()
+    assert not rehearse(order_of(experiment_of(tmp_path / "advised", body.format("pass", asks)))).error
+
+
+@pytest.mark.parametrize("number", ["float('nan')", "float('inf')", "batch[:0].mean('x')"])
+def test_a_number_that_is_none_may_be_logged(tmp_path, number):
+    body = f"""
+    for step in run.steps():
+        batch = step.batch()
+        actor.generate(batch)
+        step.log(n={number})
+    """
+    assert [*rehearsal.rehearse(experiment_of(tmp_path, body))]
+
+
+def test_what_libraries_draw_while_they_are_imported_decides_nothing(tmp_path, monkeypatch):
+    """multiprocessing, which torch imports, draws a key then."""
+    answered, numbers = rehearsal._answered, []
+    monkeypatch.setattr(rehearsal, "_answered", lambda of, order: numbers.append(order.number) or answered(of, order))
+    body = """
+    {}
+    for step in run.steps():
+        actor.generate(step.batch())
+    """
+    assert [*rehearsal.rehearse(experiment_of(tmp_path, body.format("import multiprocessing.pool")))]
+    assert numbers == [0, 1]
+    made(tmp_path / "drawn")
+    assert [*rehearsal.rehearse(experiment_of(tmp_path / "drawn", body.format("import uuid; uuid.uuid4()")))]
+    assert numbers[2:] == [0, 1, *rehearsal.JUMPING]
+
+
+def test_a_script_may_close_what_it_prints_to(tmp_path):
+    body = """
+    import sys
+    for step in run.steps():
+        actor.generate(step.batch())
+    sys.stdout.close()
+    """
+    assert [*rehearsal.rehearse(experiment_of(tmp_path, body))]
+
+
+def test_who_takes_what_run_once_gives_is_told_that_it_was_not_called(tmp_path):
+    body = """
+    for step in run.steps():
+        actor.generate(step.batch())
+        run.once(print{})["more"]
+    """
+    with pytest.raises(ConfigurationError, match=r"run\.once called nothing, and gave what rehearsed= says of print\."):
+        [*rehearsal.rehearse(experiment_of(tmp_path, body.format("")))]
+    made(tmp_path / "right")
+    assert [*rehearsal.rehearse(experiment_of(tmp_path / "right", body.format(", rehearsed={'more': 1}")))]
+
+
+def test_a_loop_that_is_left_in_its_first_step_is_told_how_loops_end(tmp_path):
+    body = "for step in run.steps():\n    actor.generate(step.batch())\n    if {}:\n        break"
+    with pytest.raises(ConfigurationError, match=r"First the script had returned.*A loop ends early by run\.state"):
+        [*rehearsal.rehearse(experiment_of(tmp_path, body.format("True")))]
+    made(tmp_path / "right")
+    assert [*rehearsal.rehearse(experiment_of(tmp_path / "right", body.format("step.number >= 2")))]
 
 
 def test_what_a_computation_leaves_besides_its_rows_is_found(tmp_path):

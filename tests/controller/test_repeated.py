@@ -129,8 +129,8 @@ BATCH = Rows().make(IDS, "gen", "y", "z")
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        (lambda: BATCH.repeat(0), "repeat(0): a sample is repeated a whole number of times, 1 or more"),
-        (lambda: BATCH.repeat(2.0), "repeat(2.0)"),
+        (lambda: BATCH.repeat(0), "repeat(0): a sample is repeated once at least"),
+        (lambda: BATCH.repeat(2.0), "repeat: 2.0 is not a whole number"),
         (lambda: BATCH.rename({"r": "s"}), "rename: the batch has no 'r'; it has y, z"),
         (lambda: BATCH.rename({"y": "z"}), "rename: two keys would be 'z'; the batch has y, z. Leave one of them out"),
         (lambda: BATCH.rename("y"), "rename('y'): names are not given as old → new"),

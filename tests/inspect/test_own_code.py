@@ -58,6 +58,18 @@ def test_what_is_to_be_accepted_are_the_settings_that_name_the_code(made: MadeRu
     assert cause.next == f"hpcrl resume {made.run.root} --accept-changed reward.components.tidy.function"
 
 
+def test_an_error_that_names_no_setting_is_the_algorithms(made: MadeRun) -> None:
+    """As of a computation, or of a role's method, whose rows do not fit."""
+    said = "priced (loop.py:12), in step 5, gave 7 rows of d; it has to give a dict of lists"
+    settings = {"algorithm": CodeSetting(f"{OWN}:PPO", (OWN,)), "reward.function": CodeSetting(f"{OWN}:score", (OWN,))}
+    made.run.keep_code(UserCode(settings, {OWN: SOURCE}))
+    assert OwnCode(made.run).settings(None, f"reward.function {OWN}:score took longer") == ["reward.function"]
+    made.write(CallFailed(2, "step 5 priced, part 0", f"UserCodeError: {said}", "Traceback\n"))
+    made.verdict("failed", 66, "worker-2 raised")
+    (cause,) = causes_of(made.run)
+    assert cause.next == f"hpcrl resume {made.run.root} --accept-changed algorithm"
+
+
 def test_of_stacks_that_have_the_innermost_first_that_one_is_named(made: MadeRun) -> None:
     copy = made.run.code_copy(1) / OWN[1:]
     line = OwnCode(made.run).line("", f'  File "{copy}", line 5 in first\n  File "{copy}", line 2 in score')

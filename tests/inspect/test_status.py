@@ -338,6 +338,8 @@ def test_nodes_that_have_not_come_are_told_of_while_somebody_waits_for_them(
     made.verdict(state, code, "x")
     over = nodes_now(RunReader(made.run), "1-3")
     assert over is not None and over.others == others
+    own = "on 2 of 1-3 nodes" if state == "done" else "1-3 are asked for; the newest attempt had 2"
+    assert next(lines_of(msgspec.structs.replace(over, nodes=2))) == f"nodes    {own}"
 
 
 def test_a_run_that_waits_for_a_node_says_for_which_and_until_when(tmp_path: Path) -> None:

@@ -178,6 +178,39 @@ def test_an_environment_that_fails_on_rows_is_refused_with_the_users_lines(confi
     assert main(["plan", config, *asked, "--environment.trial_rows", "0"]) == ExitCode.DONE
 
 
+KEEPING = """
+import random
+
+class Counting:
+    def __init__(self, keeps=True):
+        self.keeps, self.chats = keeps, 0
+
+    def step(self, messages, row):
+        self.chats += self.keeps
+        return f"{self.chats}:", False, 0
+
+def drawn(messages, row, seed=None):
+    return None, True, (random.Random(seed) if seed else random).random()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "said"),
+    [
+        ("Counting", {"keeps": False}, "answered ('1:', False, 0.0), then ("),
+        ("drawn", {"seed": 1}, "answered (None, True, 0."),
+    ],
+)
+def test_an_environment_that_answers_otherwise_the_second_time_is_noted(config, capsys, name, kwargs, said):
+    Path("talk.py").write_text(KEEPING)
+    asked = ("--environment.function", f"talk.py:{name}")
+    assert main(["plan", config, *asked]) == ExitCode.DONE
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if "was asked the same twice" in line]
+    assert note.startswith("hpcrl: note: environment.function was asked the same twice on row '") and said in note
+    assert main(["plan", config, *asked, "--environment.kwargs", json.dumps(kwargs)]) == ExitCode.DONE
+    assert "was asked the same twice" not in capsys.readouterr().err
+
+
 def test_an_environment_sees_what_it_will_see_in_the_run(config):
     Path("talk.py").write_text(
         "import json\n"
@@ -186,7 +219,9 @@ def test_an_environment_sees_what_it_will_see_in_the_run(config):
         "    return None, True, 0.0\n"
     )
     assert main(["plan", config, "--environment.function", "talk.py:step"]) == ExitCode.DONE
-    seen = [json.loads(line) for line in Path("seen").read_text().splitlines()]
+    twice = [json.loads(line) for line in Path("seen").read_text().splitlines()]
+    seen = twice[:3]
+    assert twice == [*seen, *seen]
     assert [[it["role"] for it in messages] for messages, _ in seen] == [["user", "assistant"]] * 3
     assert [messages[0]["content"] for messages, _ in seen] == [row["prompt"] for _, row in seen]
     assert [messages[1]["content"] for messages, _ in seen] == ["#### 1", "#### 2", ""]

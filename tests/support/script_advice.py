@@ -52,6 +52,9 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "reference.score([drawn])",
         "reference.score(batch.union(actor.generate(batch)))",
     ),
+    "data_proto.py: Give it a list.": ("drawn.reorder(None)", "drawn.reorder([3, 2, 1, 0])"),
+    "data_proto.py: Round it: x // 2, int(x).": ("drawn.chunk(len(drawn) / 2)", "drawn.chunk(len(drawn) // 2)"),
+    "user_code.py: Give the function itself, not what it returns.": ("run.once(print(3))", "run.once(print, 3)"),
     "data_proto.py: Select the keys that all of them have.": (
         "batch.concat([drawn[:2], batch[2:]])",
         "batch.concat([drawn[:2].select('x'), batch[2:]])",
@@ -79,9 +82,9 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "batch = batch.union(drawn); reward.score(batch)",
     ),
     "groups.py: Use one of these, or declare another.": ("actor.score(drawn)", "reward.score(drawn)"),
-    "json_values.py: Convert it: float(x) of a number of numpy's, x.tolist() of an array, sorted(x) of a set.": (
-        "run.state['x'] = [np.float32(1), np.zeros(2), {2, 1}]",
-        "run.state['x'] = [float(np.float32(1)), np.zeros(2).tolist(), sorted({2, 1})]",
+    "json_values.py: Convert it: x.item() for a number of numpy, x.tolist() for an array, sorted(x) for a set.": (
+        "run.state['x'] = [np.bool_(1), np.zeros(2), {2, 1}]",
+        "run.state['x'] = [np.bool_(1).item(), np.zeros(2).tolist(), sorted({2, 1})]",
     ),
     "json_values.py: Keep numbers of a step in step.log, and rows in batches.": (
         "run.state['x'] = 'x' * (1 << 20)",
@@ -96,9 +99,10 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "run.state['x'] = float('nan')",
         "run.state['x'] = str(float('nan'))",
     ),
-    "json_values.py: What is longer belongs into rows, which the function gets by its declared inputs.": (
+    "json_values.py: Pass long values as rows, which a computation gets by its declared inputs; to run.once, "
+    "pass a path.": (
         "run.compute(same, drawn.union(reward.score(drawn)), 'x' * (1 << 16), name='scale')",
-        "run.compute(same, drawn.union(reward.score(drawn)), name='scale')",
+        "run.compute(same, drawn.union(reward.score(drawn)), name='scale'); run.once(lambda key, file: 1, 'file.json')",
     ),
     "json_values.py: Write it as {}.": ("run.state['x'] = {1: 2}", "run.state['x'] = {'1': 2}"),
     "results.py: Its numbers are in .stats.": (
@@ -123,6 +127,10 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
 """Advice, and a line of a loop that gets it, and one that follows it."""
 
 OF_METHODS: Mapping[str, tuple[str, str]] = {
+    "groups.py: Give all else by position: {}.{}(batch, 1.0).": (
+        "actor.double(drawn, by=2.0)",
+        "actor.double(drawn, 2.0)",
+    ),
     "groups.py: Leave them out.": ("actor.generate(batch, 2)", "actor.generate(batch)"),
     "groups.py: Give it one that has {}.": ("actor.double()", "actor.double(drawn, 2.0)"),
     "ways.py: Give a list of {}.": ("actor.item(1, blocking=False)", "actor.item([1, 2], blocking=False)"),
@@ -138,6 +146,10 @@ IN_PREPARE: Mapping[str, tuple[str, str]] = {
     "ahead.py: Draw from run.rng(name), which is a generator of its own.": (
         "np.random.random()",
         "run.rng('noise').random()",
+    ),
+    "ahead.py: Make prepare a def without a yield, which returns what it has made.": (
+        "made = (it for it in [step.number])",
+        "made = step.number",
     ),
     "ahead.py: Return what the loop needs: it is step.prepared there.": ("run.state['n'] = 1", "made = 1"),
     "asked_turn.py: Change roles in the loop: what is prepared ahead reads them as an older step left them.": (

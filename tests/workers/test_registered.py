@@ -1,5 +1,6 @@
 """What a registered method may give and must leave alone."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_rows_that_do_not_fit_are_told() -> None:
     role = Role()
     role.makes = {"sums": [np.zeros(1)]}
     with pytest.raises(
-        UserCodeError, match=r"role\.rows gave 1 rows of sums in step 3; it has to give a dict of lists"
+        UserCodeError, match=r"role\.rows, in step 3, gave 1 rows of sums; it has to give a dict of lists"
     ):
         perform(role, work("rows"), CALLS["rows"], FORMS)
 
@@ -108,3 +109,36 @@ def test_a_method_that_changes_nothing_leaves_its_role_as_it_is(method: str) -> 
     assert error.value.advice == ("Leave them as they are, or register the method with changes=True.",)
     with pytest.raises(UserCodeError, match=rf"role\.{method} has changed parameters of role"):
         perform(role, work(method, "learn", ids=ids), CALLS[method], FORMS, lambda: role.w.tobytes())
+
+
+@pytest.mark.parametrize("method", ["rows", "value"])
+def test_what_a_method_raises_in_its_own_lines_is_the_users_and_nothing_else(tmp_path: Any, method: str) -> None:
+    def raising(line: str) -> Role:
+        names: dict[str, Any] = {"np": np, "json": json}
+        exec(compile(f"def act(self, act):\n    {line}", str(tmp_path / "role.py"), "exec"), names)
+        role: Role = type("Own", (Role,), {"_act": names["act"]})()
+        return role
+
+    ids = ("a", "b") if method == "rows" else ("0",)
+    with pytest.raises(
+        UserCodeError, match=rf"role\.{method} failed in step 3\.\n[\s\S]*role\.py[\s\S]*ZeroDivisionError"
+    ):
+        perform(raising("1 / 0"), work(method, ids=ids), CALLS[method], FORMS)
+    with pytest.raises(json.JSONDecodeError):
+        perform(raising("json.loads('')"), work(method, ids=ids), CALLS[method], FORMS)
+
+
+def test_a_method_that_an_attribute_hides_is_told_and_has_another_name() -> None:
+    class Hiding(Role):
+        rows: Any
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = 3
+
+    with pytest.raises(
+        UserCodeError, match=r"role\.rows is a registered method of Hiding, which has set an attribute"
+    ) as error:
+        perform(Hiding(), work("rows"), CALLS["rows"], FORMS)
+    assert error.value.advice == ("Give the method another name.",)
+    assert values(Hiding(), "item", [4], [7], ids=("0",)) == ["[4,7]"]
