@@ -17,6 +17,7 @@ from hpcrl.durable.history import checkpoint_lines, read_history
 from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported
 from hpcrl.durable.older_lines import FoldedJournal
 from hpcrl.durable.once import Turn
+from hpcrl.durable.origin import forked_from
 from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory
@@ -163,6 +164,14 @@ class AttemptFiles:
         self._rows.whereabouts = whereabouts
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def loops_again(self) -> bool:
+        checkpoint, fork = self.recovery.checkpoint, forked_from(self._run)
+        if checkpoint is not None and fork is not None and fork.step == checkpoint.step:
+            return True
+        older = (self._run.read_verdict(number) for number in self._run.numbers() if number < self.number)
+        return any(verdict is not None and verdict.state == "done" for verdict in older)
+
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
         self.refuse_superseded()

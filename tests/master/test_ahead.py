@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import ahead_script
 from support.chaos import create_run, ends_alike, finish, outputs, remains, toy_experiment, whole_run
+from support.elastic import finish_on
 from support.faults import Dawdles, Strike
 from support.in_memory import FAST
 
@@ -17,6 +18,7 @@ from hpcrl.config.control import Frequency
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Called, Closed, Done, Trained
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.launch.fork import make_fork, plan_fork
 
 STEPS = 6
 
@@ -100,8 +102,35 @@ def test_it_ends_as_if_nothing_had_happened(
     assert wrong_versions(run, lag) == []
 
 
-def test_a_loop_that_is_left_ends_what_was_prepared_for_it(wholes: dict[str, RunDirectory], folder: Path) -> None:
-    whole = wholes["LEAVING"]
-    assert [it.step for it in lines(whole) if isinstance(it, Closed)] == [1, 2, 3, 4]
-    run = create_run(folder / "run", experiment("LEAVING"))
-    ends_alike(run, remains(whole), Strike(folder, "strike", "master", "master.turn", "KILL", "self", 3))
+LEFT = [
+    ("LEAVING", "master.turn", 3),
+    ("LEAVING", "manifest.published", 1),
+    ("LEAVING", "manifest.published", 2),
+    ("LEAVING_AT_ONCE", "master.turn", 2),
+    ("LEAVING_AT_ONCE", "manifest.published", 1),
+]
+CLOSED = {"LEAVING": [1, 2, 3, 4], "LEAVING_AT_ONCE": [1, 2]}
+
+
+@pytest.mark.parametrize(("name", "point", "nth"), LEFT)
+def test_a_loop_that_is_left_ends_what_was_prepared_for_it_and_is_not_begun_again(
+    wholes: dict[str, RunDirectory], folder: Path, name: str, point: str, nth: int
+) -> None:
+    whole = wholes[name]
+    assert closed(whole) == CLOSED[name]
+    run = create_run(folder / "run", experiment(name))
+    ends_alike(run, remains(whole), Strike(folder, "strike", "master", point, "KILL", "self", nth))
+
+
+def test_a_loop_that_was_left_goes_on_in_a_fork_and_where_its_run_is_extended(folder: Path) -> None:
+    run = whole_run(folder, experiment("LEAVING_AT_ONCE"))
+    fork = make_fork(plan_fork(run.root, 2, ("control.rehearse=false",), folder / "fork"))
+    assert finish(fork) == [0], outputs(fork)
+    made = experiment("LEAVING_AT_ONCE")
+    finish_on(run, replace(made, control=replace(made.control, steps=STEPS + 1)))
+    assert closed(fork) == [1, 2, *range(3, STEPS + 1)]
+    assert closed(run) == [1, 2, *range(3, STEPS + 2)]
+
+
+def closed(run: RunDirectory) -> list[int]:
+    return [it.step for it in lines(run) if isinstance(it, Closed)]
