@@ -290,8 +290,8 @@ class Run:
     def finish(self) -> None:
         """The script has returned. Steps that were prepared for its loop end as they are."""
         ahead = self._ahead if self._ahead is not None and self._ahead.lag else None
-        if ahead is not None:
-            ahead.leave(self._step if self._begins.left is None else self._begins.left)
+        if ahead is not None and self._begins.left is None:
+            ahead.leave(self._step)
         self.end_turn(left=True)
         for step in ahead.left() if ahead is not None else ():
             self._go_on(step.number)

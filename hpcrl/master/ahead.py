@@ -6,6 +6,7 @@ before that one left. Without one it is prepared at its own turn's beginning, as
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from hpcrl.dataflow.tasks import Task
 from hpcrl.durable.checkpoints import Manifest
@@ -15,8 +16,8 @@ from hpcrl.master.turn import OpenTurn, PreparedFrom
 
 def left_in(step: int, turns: Sequence[Turn]) -> int | None:
     """The step in whose turn a loop was left, by how turns up to that of `step` ended; None where it was not left."""
-    left = sum(turn.left for turn in turns)
-    return step + 1 - left if left else None
+    since = len([*takewhile(lambda turn: turn.left, reversed(turns))])
+    return step + 1 - since if since else None
 
 
 @dataclass

@@ -167,10 +167,12 @@ class AttemptFiles:
     @property
     def loops_again(self) -> bool:
         checkpoint, fork = self.recovery.checkpoint, forked_from(self._run)
-        if checkpoint is not None and fork is not None and fork.step == checkpoint.step:
+        if checkpoint is None:
+            return False
+        if fork is not None and fork.step == checkpoint.step:
             return True
-        older = (self._run.read_verdict(number) for number in self._run.numbers() if number < self.number)
-        return any(verdict is not None and verdict.state == "done" for verdict in older)
+        since = (self._run.read_verdict(number) for number in range(checkpoint.attempt, self.number))
+        return any(verdict is not None and verdict.state == "done" for verdict in since)
 
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""

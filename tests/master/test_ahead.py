@@ -11,14 +11,16 @@ import pytest
 from support import ahead_script
 from support.chaos import create_run, ends_alike, finish, outputs, remains, toy_experiment, whole_run
 from support.elastic import finish_on
-from support.faults import Dawdles, Strike
+from support.faults import Dawdles, Strike, Strikes
 from support.in_memory import FAST
 
 from hpcrl.config.control import Frequency
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Called, Closed, Done, Trained
+from hpcrl.durable.once import Turn
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.fork import make_fork, plan_fork
+from hpcrl.master.ahead import left_in
 
 STEPS = 6
 
@@ -130,6 +132,26 @@ def test_a_loop_that_was_left_goes_on_in_a_fork_and_where_its_run_is_extended(fo
     finish_on(run, replace(made, control=replace(made.control, steps=STEPS + 1)))
     assert closed(fork) == [1, 2, *range(3, STEPS + 1)]
     assert closed(run) == [1, 2, *range(3, STEPS + 2)]
+
+
+def test_a_fork_whose_parent_had_left_its_loop_goes_on_after_a_kill_too(
+    wholes: dict[str, RunDirectory], folder: Path
+) -> None:
+    parent = wholes["LEAVING"]
+    run = make_fork(plan_fork(parent.root, 2, ("control.rehearse=false",), folder / "fork"))
+    strike = Strike(folder, "strike", "master", "manifest.published", "KILL", "self", 1)
+    finish(run, Strikes((strike,)))
+    assert strike.marker.exists() and closed(run) == [*range(1, STEPS + 1)]
+
+
+def test_a_loop_is_left_since_the_first_of_the_last_turns_that_say_so() -> None:
+    def turns(*left: bool) -> list[Turn]:
+        return [Turn("{}", {}, 0, {}, 0, each) for each in left]
+
+    assert left_in(4, turns(False, True, True)) == 3
+    assert left_in(2, turns(True)) == 2
+    assert left_in(3, turns(True, False)) is None, "an extended run's, which went on"
+    assert left_in(0, ()) is None
 
 
 def closed(run: RunDirectory) -> list[int]:
