@@ -139,7 +139,7 @@ def test_a_fork_whose_parent_had_left_its_loop_goes_on_after_a_kill_too(
 ) -> None:
     parent = wholes["LEAVING"]
     run = make_fork(plan_fork(parent.root, 2, ("control.rehearse=false",), folder / "fork"))
-    strike = Strike(folder, "strike", "master", "manifest.published", "KILL", "self", 1)
+    strike = Strike(folder, "strike", "master", "manifest.published", "KILL", "self", 2)
     finish(run, Strikes((strike,)))
     assert strike.marker.exists() and closed(run) == [*range(1, STEPS + 1)]
 
