@@ -178,14 +178,14 @@ class Conversation:
         self._turn = self._turns[step]
         return self._turn.begun
 
-    def close_turn(self, state: str, logged: dict[str, float]) -> None:
-        """The turn is over."""
+    def close_turn(self, state: str, logged: dict[str, float], left: bool) -> None:
+        """The turn is over, and with it the loop where it is left."""
         self._own_thread()
         turn, self._turn = self._turn, None
         assert turn is not None
         del self._turns[turn.begun.step]
         at = place() or turn.last_place
-        self._ask(TurnEnded(turn.begun.step, turn.asks + 1, state, logged, _read(turn), at))
+        self._ask(TurnEnded(turn.begun.step, turn.asks + 1, state, logged, _read(turn), at, left))
 
     def end(self, step: int) -> None:
         """The script has returned."""

@@ -105,7 +105,7 @@ class Run:
         self._loops = False
         self._logged: dict[int, dict[str, float]] = {}
         self._ahead: Preparation | None = None
-        self._over = False
+        self._over = begins.left is not None
         self._thread = threading.get_ident()
         self.state: dict[str, Any] = {}
         """Texts, numbers, lists and dicts, as JSON has them: all that lives from turn to turn."""
@@ -177,6 +177,8 @@ class Run:
                 "Keep the lag that the run was begun with.",
             )
         made = Preparation(self, self._talk, prepare, lag, states)
+        if begins.left is not None:
+            made.leave(begins.left)
         if lag and not self.rehearses:
             made.begin()
         return made
@@ -276,11 +278,11 @@ class Run:
     def step_of(self, turn: TurnBegun) -> "Step":
         return Step(self, turn.step, turn.epoch, bool(turn.eval_ids))
 
-    def end_turn(self) -> None:
-        """End the turn that is open, if there is one."""
+    def end_turn(self, left: bool = False) -> None:
+        """End the turn that is open, if there is one, and the loop with it where it is left."""
         if self._talk.turn is not None:
             text = state_text(self.state)
-            self._talk.close_turn(text, self._logged.pop(self._step, {}))
+            self._talk.close_turn(text, self._logged.pop(self._step, {}), left)
             self._take_state(text)
             if self._ahead is not None:
                 self._ahead.ended(self._step, text)
@@ -288,12 +290,12 @@ class Run:
     def finish(self) -> None:
         """The script has returned. Steps that were prepared for its loop end as they are."""
         ahead = self._ahead if self._ahead is not None and self._ahead.lag else None
-        if ahead is not None:
+        if ahead is not None and self._begins.left is None:
             ahead.leave(self._step)
-        self.end_turn()
+        self.end_turn(left=True)
         for step in ahead.left() if ahead is not None else ():
             self._go_on(step.number)
-            self.end_turn()
+            self.end_turn(left=True)
         self._talk.end(self._step)
 
     def batch_of(self, step: int, dataset: Dataset) -> DataProto:

@@ -44,10 +44,12 @@ class SetAside(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """How a script's turn ended: what lives from step to step, as JSON, and how many changes each role has had."""
+    """How a script's turn ended: what lives from step to step, as JSON, and how many changes each role has had. `left`:
+    the script left its loop in it, or had left it in one before, beside which it was prepared."""
 
     state: str
     logged: dict[str, float]
     calls: int
     versions: dict[str, int]
     settings: int
+    left: bool = False

@@ -4,13 +4,20 @@ With a lag of n a step is prepared beside the loop's turn n steps before it, fro
 before that one left. Without one it is prepared at its own turn's beginning, as a part of it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from hpcrl.dataflow.tasks import Task
 from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.once import Turn
 from hpcrl.master.turn import OpenTurn, PreparedFrom
+
+
+def left_in(step: int, turns: Sequence[Turn]) -> int | None:
+    """The step in whose turn a loop was left, by how turns up to that of `step` ended; None where it was not left."""
+    since = len([*takewhile(lambda turn: turn.left, reversed(turns))])
+    return step + 1 - since if since else None
 
 
 @dataclass

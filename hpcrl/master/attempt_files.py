@@ -19,6 +19,7 @@ from hpcrl.durable.history import checkpoint_lines, read_history
 from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported
 from hpcrl.durable.older_lines import FoldedJournal
 from hpcrl.durable.once import Turn
+from hpcrl.durable.origin import forked_from
 from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory
@@ -182,6 +183,16 @@ class AttemptFiles:
         self._rows.whereabouts = whereabouts
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def loops_again(self) -> bool:
+        checkpoint, fork = self.recovery.checkpoint, forked_from(self._run)
+        if checkpoint is None:
+            return False
+        if fork is not None and fork.step == checkpoint.step:
+            return True
+        since = (self._run.read_verdict(number) for number in range(checkpoint.attempt, self.number))
+        return any(verdict is not None and verdict.state == "done" for verdict in since)
+
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
         self.refuse_superseded()

@@ -101,6 +101,12 @@ class AttemptRecords(Protocol):
     def watch(self, whereabouts: Whereabouts) -> None:
         """From now on workers say what they do."""
 
+    @property
+    def loops_again(self) -> bool:
+        """Whether a script's loop goes on after the checkpoint though it was left before: the run was done with it, or
+        this is a fork from there."""
+        ...
+
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
 

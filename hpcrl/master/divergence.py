@@ -120,6 +120,8 @@ def unlike_end(turn: OpenTurn, ended: TurnEnded, recorded: Turn | None) -> str:
         return f"{more.at or 'the script'} asks for {_named(more)} where the turn had ended"
     if ended.state != recorded.state:
         return f"run.state ends as {ended.state} where it had ended as {recorded.state}"
+    if recorded.left and not ended.left:
+        return "the loop goes on where it had been left"
     return ""
 
 

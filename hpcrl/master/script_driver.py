@@ -19,7 +19,7 @@ from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import InternalError
 from hpcrl.events import CallStalled, CallWentOn
-from hpcrl.master.ahead import Ahead
+from hpcrl.master.ahead import Ahead, left_in
 from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.before_loop import BeforeLoop
 from hpcrl.master.divergence import ScriptDiverged, recorded_of, refuse_other_version, unlike_end
@@ -91,8 +91,12 @@ class ScriptDriver(Driver):
         self._export_loaded()
         if self._source.schedule.has_stopped([row.metrics for row in recovery.metrics], len(earlier)):
             self._no_more_steps = True
+        ends = () if before is None or attempt.loops_again else (*earlier, before)
         self._begins: ScriptBegins | None = ScriptBegins(
-            cut + 1, None if before is None else before.state, tuple(turn.state for turn in earlier)
+            cut + 1,
+            None if before is None else before.state,
+            tuple(turn.state for turn in earlier),
+            left_in(cut, ends),
         )
         """What the script has yet to be told, by the thread that sends."""
 
@@ -217,7 +221,8 @@ class ScriptDriver(Driver):
         step, ended = turn.step, turn.ended
         assert ended is not None, "a turn is over after its end"
         versions = {role: self._versions[role] for role in sorted(self._versions)}
-        value = Turn(ended.state, dict(ended.logged), len(turn.lines.asks), versions, self._plan.settings)
+        calls = len(turn.lines.asks)
+        value = Turn(ended.state, dict(ended.logged), calls, versions, self._plan.settings, ended.left)
         self.dispatcher.metrics.log(step, ended.logged)
         self._steps.ended(step, value)
         self._ahead.ended[step] = value

@@ -163,6 +163,10 @@ class SimulatedRecords:
         self.activity.show(self._fold.live(EPOCH + now, now, {}))
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def loops_again(self) -> bool:
+        return False
+
     def append(self, events: Sequence[Event]) -> None:
         """The master waits meanwhile; the others go on."""
         self._clock.go_to(self._clock.now_ns + self._append_ns)

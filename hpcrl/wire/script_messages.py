@@ -83,7 +83,8 @@ class OnceDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class TurnEnded(msgspec.Struct, frozen=True, tag=True):
-    """The turn is over: what lives from step to step, as JSON with sorted keys, and the numbers that it logs."""
+    """The turn is over: what lives from step to step, as JSON with sorted keys, and the numbers that it logs. `left`:
+    the loop is left in it, or was in one before."""
 
     step: int
     number: int
@@ -91,6 +92,7 @@ class TurnEnded(msgspec.Struct, frozen=True, tag=True):
     logged: dict[str, float]
     read: tuple[int, ...] = ()
     at: str = ""
+    left: bool = False
 
 
 class RowsAsked(msgspec.Struct, frozen=True, tag=True):
@@ -125,6 +127,8 @@ class ScriptBegins(msgspec.Struct, frozen=True, tag=True):
     state: str | None = None
     earlier: tuple[str, ...] = ()
     """Those after the steps before that one, from which later ones are prepared."""
+    left: int | None = None
+    """The step in whose turn the script has left its loop, which has no further turns then."""
 
 
 class TurnBegun(msgspec.Struct, frozen=True, tag=True):

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from support import ahead_script
 from support.chaos import create_run, ends_alike, finish, outputs, remains, toy_experiment, whole_run
-from support.faults import Dawdles, Strike
+from support.elastic import finish_on
+from support.faults import Dawdles, Strike, Strikes
 from support.in_memory import FAST
 
 from hpcrl.config.control import Frequency
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Called, Closed, Done, Trained
+from hpcrl.durable.once import Turn
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.launch.fork import make_fork, plan_fork
+from hpcrl.master.ahead import left_in
 
 STEPS = 6
 
@@ -100,8 +104,55 @@ def test_it_ends_as_if_nothing_had_happened(
     assert wrong_versions(run, lag) == []
 
 
-def test_a_loop_that_is_left_ends_what_was_prepared_for_it(wholes: dict[str, RunDirectory], folder: Path) -> None:
-    whole = wholes["LEAVING"]
-    assert [it.step for it in lines(whole) if isinstance(it, Closed)] == [1, 2, 3, 4]
-    run = create_run(folder / "run", experiment("LEAVING"))
-    ends_alike(run, remains(whole), Strike(folder, "strike", "master", "master.turn", "KILL", "self", 3))
+LEFT = [
+    ("LEAVING", "master.turn", 3),
+    ("LEAVING", "manifest.published", 1),
+    ("LEAVING", "manifest.published", 2),
+    ("LEAVING_AT_ONCE", "master.turn", 2),
+    ("LEAVING_AT_ONCE", "manifest.published", 1),
+]
+CLOSED = {"LEAVING": [1, 2, 3, 4], "LEAVING_AT_ONCE": [1, 2]}
+
+
+@pytest.mark.parametrize(("name", "point", "nth"), LEFT)
+def test_a_loop_that_is_left_ends_what_was_prepared_for_it_and_is_not_begun_again(
+    wholes: dict[str, RunDirectory], folder: Path, name: str, point: str, nth: int
+) -> None:
+    whole = wholes[name]
+    assert closed(whole) == CLOSED[name]
+    run = create_run(folder / "run", experiment(name))
+    ends_alike(run, remains(whole), Strike(folder, "strike", "master", point, "KILL", "self", nth))
+
+
+def test_a_loop_that_was_left_goes_on_in_a_fork_and_where_its_run_is_extended(folder: Path) -> None:
+    run = whole_run(folder, experiment("LEAVING_AT_ONCE"))
+    fork = make_fork(plan_fork(run.root, 2, ("control.rehearse=false",), folder / "fork"))
+    assert finish(fork) == [0], outputs(fork)
+    made = experiment("LEAVING_AT_ONCE")
+    finish_on(run, replace(made, control=replace(made.control, steps=STEPS + 1)))
+    assert closed(fork) == [1, 2, *range(3, STEPS + 1)]
+    assert closed(run) == [1, 2, *range(3, STEPS + 2)]
+
+
+def test_a_fork_whose_parent_had_left_its_loop_goes_on_after_a_kill_too(
+    wholes: dict[str, RunDirectory], folder: Path
+) -> None:
+    parent = wholes["LEAVING"]
+    run = make_fork(plan_fork(parent.root, 2, ("control.rehearse=false",), folder / "fork"))
+    strike = Strike(folder, "strike", "master", "manifest.published", "KILL", "self", 2)
+    finish(run, Strikes((strike,)))
+    assert strike.marker.exists() and closed(run) == [*range(1, STEPS + 1)]
+
+
+def test_a_loop_is_left_since_the_first_of_the_last_turns_that_say_so() -> None:
+    def turns(*left: bool) -> list[Turn]:
+        return [Turn("{}", {}, 0, {}, 0, each) for each in left]
+
+    assert left_in(4, turns(False, True, True)) == 3
+    assert left_in(2, turns(True)) == 2
+    assert left_in(3, turns(True, False)) is None, "an extended run's, which went on"
+    assert left_in(0, ()) is None
+
+
+def closed(run: RunDirectory) -> list[int]:
+    return [it.step for it in lines(run) if isinstance(it, Closed)]

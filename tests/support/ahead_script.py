@@ -46,9 +46,18 @@ def leaving(run: Any, e: Any) -> None:
             break
 
 
+def leaving_at_once(run: Any, e: Any) -> None:
+    """The same without a lag."""
+    run.state.setdefault("by", 0.25)
+    for step in run.steps(prepare=rollout):
+        learn(run, step, step.prepared)
+        if step.number == 2:
+            break
+
+
 def algorithm(script: Any) -> Any:
     return replace(toy_script.ALGORITHM, script=script)
 
 
-WRITTEN_OUT, LEAVING = algorithm(written_out), algorithm(leaving)
+WRITTEN_OUT, LEAVING, LEAVING_AT_ONCE = algorithm(written_out), algorithm(leaving), algorithm(leaving_at_once)
 LAG_0, LAG_1, LAG_2, LAG_3 = (algorithm(partial(loop, lag=lag)) for lag in range(4))

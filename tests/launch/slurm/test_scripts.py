@@ -34,7 +34,8 @@ env > environment-$role
 echo "$role began" >> events
 while [ ! -e leave-$role ]; do sleep 0.02; done
 echo "$role ended" >> events
-exit "$(< leave-$role)"
+read -r code < leave-$role
+exit "$code"
 """
 SAYS = '#!/bin/bash\necho "{name} $#: $*" >> events\nexit {status}\n'
 
@@ -73,7 +74,7 @@ class Batch:
     def leave(self, role: str, code: int) -> None:
         """The process of a role ends."""
         path = self.folder / f"leave-{role}"
-        path.with_suffix(".new").write_text(str(code))
+        path.with_suffix(".new").write_text(f"{code}\n")
         path.with_suffix(".new").rename(path)
 
     def leave_all(self, code: int) -> None:
@@ -230,6 +231,14 @@ def test_where_python_is_broken_who_was_interrupted_is_queued_again_unless_slurm
     assert batch.end() == code
     requeued = [event for event in batch.events() if event.startswith("scontrol")]
     assert requeued == (["scontrol 2: requeue 77"] if code == 75 and told != "TERM" else [])
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_no_script_reads_what_a_command_says_since_bash_loses_its_place_if_a_signal_comes_then(
+    tmp_path: Path, template: str
+) -> None:
+    lines = [line for line in Batch(tmp_path, template).script.splitlines() if not line.startswith("#")]
+    assert not [line for line in lines if any(begin in line for begin in ("$(", "`", "<("))]
 
 
 def submitted_with(fake: FakeSlurm, folder: Path, outside: str, container: str) -> Path:

@@ -71,7 +71,7 @@ def test_both_jobs_are_sent_and_written_down(fake: FakeSlurm, tmp_path: Path) ->
 def test_an_answer_that_got_lost_leads_to_one_job(fake: FakeSlurm, tmp_path: Path, fate: Fate, which: int) -> None:
     run = made_run(tmp_path)
     intent = intent_of(run)
-    slurm = fake.commands(timeout_s=1.0)
+    slurm = fake.commands(timeout_s=4.0)
     if which == 0:
         fake.plan("sbatch", fate)
     else:
@@ -160,7 +160,7 @@ def test_a_successor_whose_answer_got_lost_is_found_and_not_sent_twice(
     send_all(run, fake.commands(), intent_of(run), fake.advance)
     before = queued(fake)
     fake.plan("sbatch", fate)
-    job = send_successor(run, fake.commands(timeout_s=1.0), "n1", "workers", "103.0", 1, sleep=fake.advance)
+    job = send_successor(run, fake.commands(timeout_s=4.0), "n1", "workers", "103.0", 1, sleep=fake.advance)
     assert [str(each) for each in queued(fake) if each not in before] == [job]
 
 
