@@ -117,8 +117,9 @@ class RowTable:
         self._made[step, call].values.update(values)
 
     def values(self, step: int, call: str, ids: Ids) -> tuple[str, ...]:
-        """What was told of these samples."""
-        return tuple(map(self._made[step, call].values.__getitem__, ids))
+        """What was told of these samples; nothing, where the call is none of such a method."""
+        told = self._made[step, call].values
+        return tuple(told[it] for it in ids) if told else ()
 
     def forget(self, before_step: int) -> None:
         """Nobody asks for rows of the steps before this one any more."""

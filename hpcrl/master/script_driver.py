@@ -13,7 +13,7 @@ from itertools import chain
 from typing import assert_never
 
 from hpcrl.dataflow.tasks import Task, Unit
-from hpcrl.durable.journal import Called, Event, Ids, Trained
+from hpcrl.durable.journal import Called, Event, Trained
 from hpcrl.durable.once import Once, Turn
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
@@ -284,11 +284,12 @@ class ScriptDriver(Driver):
     def _take_over(self, turn: OpenTurn, called: Called, units: Sequence[Unit]) -> None:
         """Of these units, what older attempts have recorded: rows are read, changes are replayed."""
         recovery, metrics = self._attempt.recovery, self.dispatcher.metrics
+        makes_rows = not self._plan.call(called.call).dispatch.values
         for unit in units:
-            if (told := recovery.returned.get(_key(unit))) is not None:
+            if (told := recovery.returned.get(UnitKey(*unit))) is not None:
                 self.dispatcher.restore_values(unit, told.values)
                 turn.has(unit)
-            elif (found := recovery.recorded.get(_key(unit))) is not None and called.inputs:  # else it made values
+            elif (found := recovery.recorded.get(UnitKey(*unit))) is not None and makes_rows:
                 metrics.put(unit, dict(found.done.stats), found.done.settings)
                 metrics.refuse_dropped([found.done])
                 self.dispatcher.restore({unit: InSpill(found.spill.path, found.spill.group)}, [])
@@ -302,7 +303,7 @@ class ScriptDriver(Driver):
     def _measure_read(self, turn: OpenTurn, called: Called) -> None:
         """How long the rows are of older attempts that a train_step is going to be given, by which it is shared out."""
         for unit in consumed(turn, called.inputs, called.ids):
-            key = _key(unit)
+            key = UnitKey(*unit)
             if key in self._attempt.recovery.recorded:
                 self._measure(key)
 
@@ -318,16 +319,14 @@ class ScriptDriver(Driver):
 
     def _executed_before(self, unit: Unit) -> None:
         if unit.step == self._before.step and (it := self._before.executed(unit)) is not None:
-            self._answer(CallExecuted(unit.step, it.number, {}, self._values(unit.step, it.call, it.ids)))
+            self._answer(
+                CallExecuted(unit.step, it.number, {}, self.dispatcher.rows.values(unit.step, it.call, it.ids))
+            )
 
     def _tell_executed(self, turn: OpenTurn, number: int) -> None:
         step, it = turn.step, turn.lines.asks[number - 1]
-        values = self._values(step, it.call, it.ids) if isinstance(it, Called) else ()
+        values = self.dispatcher.rows.values(step, it.call, it.ids) if isinstance(it, Called) else ()
         self._answer(CallExecuted(step, number, self.dispatcher.metrics.means(step, it.call), values))
-
-    def _values(self, step: int, call: str, ids: Ids) -> tuple[str, ...]:
-        """What a method of JSON has returned; of any other call nothing."""
-        return self.dispatcher.rows.values(step, call, ids) if self._plan.call(call).dispatch.values else ()
 
     # ── outside of the run ────────────────────────────────────────────────────────────────────────────────────────────
     def _ask_once(self, turn: OpenTurn, asked: OnceAsked) -> None:
@@ -399,7 +398,3 @@ class ScriptDriver(Driver):
         super()._close(step, row)
         del self._turns[step]
         self._ahead.forget(self._steps.numbers)
-
-
-def _key(unit: Unit) -> UnitKey:
-    return UnitKey(unit.step, unit.call, unit.part)
