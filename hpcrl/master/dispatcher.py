@@ -6,7 +6,6 @@ the script; it knows no sockets, files or steps.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from msgspec.structs import replace as replace_in
 
@@ -196,7 +195,7 @@ class Dispatcher:
                 ids=ids,
                 sources=self.rows.gathered(unit.step, job.inputs, ids, rank),
                 shown=tuple(sample for sample in job.shown.ids if sample in mine),
-                cut=Share(cut.sizes, cut.groups, tuple(cut.places[sample] for sample in ids) if cut.sizes else ()),
+                cut=Share(cut.sizes, cut.groups, tuple(map(cut.places.__getitem__, ids))) if cut.sizes else Share(),
             )
         gather = frozenset(rank for rank, request in orders.items() if request.sources)
         flight = InFlight(job, replay, self._around.clock(), order, gather, orders, joins=joins)
@@ -397,4 +396,4 @@ class Dispatcher:
 def _tokens(meta: SampleMeta | None) -> int:
     """The tokens of the longest key that a call produced."""
     keys = () if meta is None else meta.keys.values()
-    return max((sum(chain.from_iterable(key.lengths)) for key in keys), default=0)
+    return max((sum(key.totals) for key in keys), default=0)

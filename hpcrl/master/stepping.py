@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Generic, TypeVar
 
@@ -84,9 +85,10 @@ def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData[Dataset
     return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), left_out)
 
 
+@lru_cache(maxsize=8)  # most calls of a step have the same samples, cut alike
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
     """The ids at the positions of each cut."""
-    return tuple(tuple(ids[i] for i in cut) for cut in cuts)
+    return tuple(tuple(map(ids.__getitem__, cut)) for cut in cuts)
 
 
 class StepSource:

@@ -154,7 +154,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     def call(self, name: str) -> MFC:
         """The call of the recipe; a script's second one in a step has a name of its own."""
-        return self._calls[recipe_name(name, self._calls)]
+        return self._calls.get(name) or self._calls[recipe_name(name, self._calls)]
 
     def replica(self, call: str) -> ReplicaPlan:
         """Where a call is made."""

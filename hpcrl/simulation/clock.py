@@ -37,6 +37,11 @@ class VirtualClock:
     def after(self, delay_ns: int, action: Action) -> None:
         self.at(self.now_ns + delay_ns, action)
 
+    def ends_with(self, moment_ns: int, action: Action) -> bool:
+        """Whether this is what was planned last for that moment."""
+        due = self._due.get(moment_ns)
+        return due is not None and due[-1] is action
+
     def go_to(self, moment_ns: int) -> None:
         """Let all happen until then."""
         while self._moments and self._moments[0] <= moment_ns:
