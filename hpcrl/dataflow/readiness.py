@@ -17,13 +17,13 @@ What it keeps, for every unit of every open step:
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.dataflow.versions import Held, Versions
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """A unit that may be sent now. A replay follows its record. `moves`: it is a move, of this to its replica."""
 
     unit: Unit

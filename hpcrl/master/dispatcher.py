@@ -5,9 +5,8 @@ the script; it knows no sockets, files or steps.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 
-from msgspec.structs import replace as replace_in
+from msgspec.structs import replace
 
 from hpcrl.data.minibatches import cut_of
 from hpcrl.data.samples import SampleMeta
@@ -190,7 +189,7 @@ class Dispatcher:
         orders = {}
         for rank, ids in shares.items():
             mine = set(ids)
-            orders[rank] = replace_in(
+            orders[rank] = replace(
                 order,
                 ids=ids,
                 sources=self.rows.gathered(unit.step, job.inputs, ids, rank),
@@ -356,7 +355,7 @@ class Dispatcher:
         result, recorded = self._results[unit], self._drift.recorded(unit)
         had = result.job.shown.had
         if recorded is not None and had is not None:
-            result.again = replace_in(recorded, shown=(*had, *self._files_shown(unit)))
+            result.again = replace(recorded, shown=(*had, *self._files_shown(unit)))
         elif result.job.task.shows or result.values:
             self._readiness.spilled(unit)
 

@@ -7,10 +7,11 @@ journal line is written, which is after its spill is published and after the lin
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.readiness import Readiness
@@ -261,11 +262,12 @@ class Driver(ABC):
         unit = task.unit
         working = self._plan.working(unit.call, unit.part)
         ranks = self._plan.ranks(unit.call, unit.part)
-        again, in_step = self._attempt.recovery.settings_of, self._plan.in_step(unit.call)
+        again, parts_in_step = self._attempt.recovery.settings_of, self._plan.in_step(unit.call)
         settings = again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings)
         shown = to_show(lines, mfc, unit.call, self._source.experiment, self._attempt.recovery, self._attempt.meta_of)
+        in_step, shows = bool(parts_in_step), bool(shown.ids) and shown.had is None
         return Job(
-            replace(task, in_step=bool(in_step), shows=bool(shown.ids) and shown.had is None),
+            task if (in_step, shows) == (task.in_step, task.shows) else replace(task, in_step=in_step, shows=shows),
             inputs=inputs,
             outputs=mfc.outputs,
             ranks=ranks,
@@ -275,7 +277,7 @@ class Driver(ABC):
             share_out=self._shares(lines, unit.call, mfc, len(working)) if task.changes else None,
             minibatches=self._source.minibatches(lines, unit.call, settings) if mfc.kind == "train_step" else (),
             settings=settings,
-            in_step=in_step,
+            in_step=parts_in_step,
             shown=shown,
         )
 

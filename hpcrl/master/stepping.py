@@ -116,6 +116,7 @@ class StepSource:
         self._plan = plan
         self._seed = experiment.seed
         self._data = data
+        self._draw = lru_cache(maxsize=1)(data.draw)  # whether a step exists, and what it has, is asked after another
         self.schedule = schedule
         self._in_background = in_background
         self._measuring: Future[None] | None = None
@@ -318,7 +319,7 @@ class StepSource:
     def _batch_after(self, before: StepLines | None) -> StepSamples:
         choice, cursor = self._data.choice, self._cursor(before)
         if not isinstance(choice, FirstToEnd):
-            return self._data.draw(cursor)
+            return self._draw(cursor)
         if before is not None and not before.is_whole:
             return self._data.order.draw(cursor, choice.in_flight)  # as many as it may draw yet
         step = 1 if before is None else before.step + 1

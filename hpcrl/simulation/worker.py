@@ -149,16 +149,16 @@ class Worker:
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _gather(self, request: Request) -> None:
         """What others have comes from all of them at once: whoever has most to send is the last."""
-        now, costs, made, most = self._clock.now_ns, self._world.durations, self._world.rows.made, -1
-        end = now
+        now, costs = self._clock.now_ns, self._world.durations
+        end, fetched = now, set[tuple[str, ...]]()
         for source in request.sources:
             holder = source.holders[0]
             if not isinstance(holder, InMemory):
                 end = max(end, self._read(holder, source.ids))
             elif holder.rank != self._rank:
-                tokens = sum(map(made, source.ids))
-                most = tokens if tokens > most else most
-        if most >= 0:
+                fetched.add(source.ids)
+        if fetched:
+            most = max(map(self._world.rows.tokens, fetched))
             end = max(end, now + costs.message_ns + round(costs.fetch.nanoseconds(costs.row_bytes * most)))
         self._gathered_ns[request.id] = took = end - now
         if took:
