@@ -99,9 +99,11 @@ def _shared_out(
     loads = [0] * parts
     placed: set[int] = set()
     for minibatch in minibatches:
-        whole = _whole([i for i in minibatch if i not in placed], rows)
+        left = [i for i in minibatch if i not in placed]
         placed.update(minibatch)
-        of_whole = [sum(map(lengths.__getitem__, piece)) for piece in whole]
+        whole, of_whole = _whole(left, rows), list(map(lengths.__getitem__, left))
+        if rows is not None:
+            of_whole = [sum(map(lengths.__getitem__, piece)) for piece in whole]
         for part, members in enumerate(_longest_first(of_whole, range(len(whole)), loads, len(whole))):
             chosen[part] += chain.from_iterable(map(whole.__getitem__, members))
             loads[part] += sum(map(of_whole.__getitem__, members))

@@ -2,7 +2,7 @@
 and the master. Fulfils `hpcrl.master.reactor.Connections`."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -41,13 +41,15 @@ class Mail:
         self._moment_ns = -1
         self._messages: list[tuple[Any, Message]] = []
         self._arrive: Callable[[], None] = lambda: None
+        self._then: Sequence[Callable[[], None]] = ()
+        """All that happens at that moment."""
 
     def send(self, to: Any, body: Message) -> None:
         moment_ns = self._clock.now_ns + MESSAGE_NS
-        if moment_ns != self._moment_ns or not self._clock.ends_with(moment_ns, self._arrive):
+        if moment_ns != self._moment_ns or self._then[-1] is not self._arrive:
             self._moment_ns, self._messages = moment_ns, []
             self._arrive = partial(self._deliver, self._messages)
-            self._clock.at(moment_ns, self._arrive)
+            self._then = self._clock.at(moment_ns, self._arrive)
         self._messages.append((to, body))
 
 
