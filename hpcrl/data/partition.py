@@ -99,7 +99,7 @@ def _shared_out(
     loads = [0] * parts
     placed: set[int] = set()
     for minibatch in minibatches:
-        left = [i for i in minibatch if i not in placed]
+        left = minibatch if placed.isdisjoint(minibatch) else tuple(i for i in minibatch if i not in placed)
         placed.update(minibatch)
         whole, of_whole = _whole(left, rows), list(map(lengths.__getitem__, left))
         if rows is not None:

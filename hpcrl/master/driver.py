@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from hpcrl.dataflow.graph import MFC
@@ -241,7 +240,7 @@ class Driver(ABC):
     def _append_opened(self, opened: Opened) -> StepLines:
         """The next step is opened in the journal."""
         if self.pace.is_last_in_time():
-            opened = msgspec.structs.replace(opened, checkpoint=True)
+            opened = replace(opened, checkpoint=True)
         self._attempt.append([opened])
         self._around.note(StepOpened(opened.step, opened.epoch, samples=len(opened.ids)))
         return StepLines(opened)
@@ -257,7 +256,7 @@ class Driver(ABC):
         if lines.opened.checkpoint:
             self._saving.expect_checkpoint(step)
 
-    def _job(self, lines: StepLines, task: Task, mfc: MFC, ids: Ids, inputs: Inputs) -> Job:
+    def _job(self, lines: StepLines, task: Task, mfc: MFC, ids: Ids, inputs: Inputs, arguments: str = "") -> Job:
         """Who works on a unit, on which samples. A train_step is shared out among the parts there are now."""
         unit = task.unit
         working = self._plan.working(unit.call, unit.part)
@@ -279,6 +278,7 @@ class Driver(ABC):
             settings=settings,
             in_step=parts_in_step,
             shown=shown,
+            arguments=arguments,
         )
 
     def _movers(self, version: Version) -> Movers:

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import assert_never
 
-from msgspec.structs import replace
-
 from hpcrl.dataflow.tasks import Task, Unit
 from hpcrl.durable.journal import Called, Event, Trained
 from hpcrl.durable.once import Once, Turn
@@ -274,8 +272,7 @@ class ScriptDriver(Driver):
         if mfc.changes:
             self._measure_read(turn, called)
         jobs = [
-            replace(self._job(turn.lines, task, mfc, tuple(parts[task.unit.part]), pieces), arguments=told)
-            for task in tasks
+            self._job(turn.lines, task, mfc, tuple(parts[task.unit.part]), pieces, arguments=told) for task in tasks
         ]
         self.dispatcher.extend(turn.step, jobs, more=True)
         self._take_over(turn, called, [task.unit for task in tasks])

@@ -10,7 +10,6 @@ from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.datasets import open_order
-from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import MeasuredRows
 from hpcrl.data.samples import KeyMeta, SampleMeta, sample_seed
 from hpcrl.master.stepping import RunData
@@ -100,8 +99,9 @@ class _Tokens(dict[str, int]):
         self._per_row = per_row
 
     def __missing__(self, sample: str) -> int:
-        number = int(sample.rpartition("#")[2]) if "#" in sample else 0
-        found = self[sample] = self.numbers[int(row_of(sample)) * self._per_row + number]
+        row, _, tail = sample.rpartition("@")
+        number = int(tail.partition("#")[2] or 0)
+        found = self[sample] = self.numbers[int(row) * self._per_row + number]
         return found
 
 

@@ -49,6 +49,8 @@ class Together:
     share."""
 
     workers: int
+    unit: tuple[int, str, int] | None
+    """Step, call and part of a request."""
     end_ns: int = 0
     """When the last of those that have come would end if it were alone."""
     come: list[tuple["Worker", Request | Move, int]] = field(default_factory=list)
@@ -62,6 +64,8 @@ class Together:
 
     def _end(self) -> None:
         for worker, job, begun_ns in self.come:
+            if not worker.gone and self.unit is not None:
+                worker.order.append(self.unit)
             worker.ended(job, (self.end_ns - begun_ns) / SECOND_NS)
 
 
@@ -98,7 +102,8 @@ class World:
     def joined(self, request: Request | Move) -> Together:
         found = self.together.get(request.id)
         if found is None:
-            found = self.together[request.id] = Together(self._workers(request))
+            unit = (request.step, request.call, request.part) if isinstance(request, Request) else None
+            found = self.together[request.id] = Together(self._workers(request), unit)
         return found
 
     def _workers(self, of: Request | Move) -> int:
@@ -231,7 +236,6 @@ class Worker:
 
     # ── what it says of them ──────────────────────────────────────────────────────────────────────────────────────────
     def _executed(self, request: Request, seconds: float) -> None:
-        self.order.append((request.step, request.call, request.part))
         call = self._world.plan.call(request.call)
         meta = self._made(call, request) if request.ids else None
         gathered = self._gathered_ns.pop(request.id, 0) / SECOND_NS
@@ -280,7 +284,7 @@ class Worker:
 
     # ── behind the work ───────────────────────────────────────────────────────────────────────────────────────────────
     def _spill(self, request: Request, meta: SampleMeta) -> None:
-        size = self._bytes(meta.ids)
+        size = self._world.durations.row_bytes * sum(self._world.rows.key_meta(meta.ids).totals)
         number = f"{request.part:02d}" if request.ids else f"r{self._rank}"
         name = f"spills/step-{request.step:08d}/{request.call}.{number}.r{self._rank}.a{self._world.attempt:03d}.h5"
 
