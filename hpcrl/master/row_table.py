@@ -62,6 +62,9 @@ class Tables(dict[str, Table[Value]]):
 
     def of(self, keys: Collection[str]) -> list[Table[Value]]:
         """Those that have these keys and no others."""
+        first = next(map(self.get, keys), None)
+        if first is not None and len(first.keys) == len(keys) and first.keys.issuperset(keys):
+            return [first]
         together: dict[Table[Value] | None, set[str]] = defaultdict(set)
         for key in keys:
             together[self.get(key)].add(key)
