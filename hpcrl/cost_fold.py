@@ -25,16 +25,19 @@ class _Costs:
     workers_s: float = 0.0
     tokens: int = 0
     bytes: int = 0
-    figures: Figures | None = None
+    figures: list[Figures] = field(default_factory=list)
+    """To be added up."""
     slowest: Figures | None = None
 
     def measured(self, figures: Collection[Figures]) -> None:
         if figures:
-            self.figures = added_up((self.figures or Figures(), *figures))
-            self.slowest = max((*figures, self.slowest or Figures()), key=lambda of: of.seconds.execute)
+            self.figures += figures
+            self.slowest = max((*figures, self.slowest or Figures()), key=_executing)
 
     def taken(self) -> CallCost:
-        figures = [() if of is None else packed(of) for of in (self.figures, self.slowest)]
+        if len(self.figures) > 1:
+            self.figures = [added_up(self.figures)]
+        figures = [packed(of) for of in (*self.figures, self.slowest) if of is not None] or [(), ()]
         return CallCost(tuple(self.spans), round(self.workers_s, 4), self.tokens, self.bytes, *figures)
 
 
@@ -156,6 +159,10 @@ class CostFold:
 
     def _cost(self, step: int, call: str) -> _Costs:
         return self.open.setdefault(step, {}).setdefault(call, _Costs())
+
+
+def _executing(figures: Figures) -> float:
+    return figures.seconds.execute
 
 
 def _taken(calls: Mapping[str, _Costs]) -> dict[str, CallCost]:

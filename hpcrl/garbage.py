@@ -7,12 +7,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """What is made meanwhile stays, or is freed as soon as nobody has it: nobody looks for garbage among it."""
+    """What is made meanwhile stays, or is freed as soon as nobody has it: nobody looks for garbage among it, nor at the
+    end, unless something is `kept`: all of it is old by then."""
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if collects and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
         if collects:
             gc.enable()
 

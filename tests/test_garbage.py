@@ -14,6 +14,13 @@ def test_what_is_changed_is_as_before_afterwards() -> None:
     assert gc.get_threshold() == before and gc.isenabled()
 
 
+def test_what_was_made_while_nobody_looked_is_old_afterwards() -> None:
+    gc.unfreeze()
+    with uncollected():
+        made = [[]]
+    assert any(found is made for found in gc.get_objects(generation=2))
+
+
 def test_among_what_is_kept_nobody_looks_for_garbage_then_or_later() -> None:
     with kept():
         assert not gc.isenabled()

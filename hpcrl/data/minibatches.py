@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -35,7 +36,8 @@ def minibatches_of_all_passes(batch: Batch, minibatches: Sequence[Ids], seed: in
     return tuple(chain.from_iterable(turns))
 
 
-def cut_of(minibatches: Sequence[Ids]) -> Cut:
+@lru_cache(maxsize=2)  # roles that learn from the same samples are asked for one after another
+def cut_of(minibatches: tuple[Ids, ...]) -> Cut:
     """The groups are numbered in the order of the samples."""
     if not minibatches:
         return Cut((), 0, {})

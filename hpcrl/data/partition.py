@@ -99,11 +99,13 @@ def _shared_out(
     loads = [0] * parts
     placed: set[int] = set()
     for minibatch in minibatches:
-        whole = _whole([i for i in minibatch if i not in placed], rows)
+        left = minibatch if placed.isdisjoint(minibatch) else tuple(i for i in minibatch if i not in placed)
         placed.update(minibatch)
-        of_whole = [sum(map(lengths.__getitem__, piece)) for piece in whole]
+        whole, of_whole = _whole(left, rows), list(map(lengths.__getitem__, left))
+        if rows is not None:
+            of_whole = [sum(map(lengths.__getitem__, piece)) for piece in whole]
         for part, members in enumerate(_longest_first(of_whole, range(len(whole)), loads, len(whole))):
-            chosen[part] += chain.from_iterable(whole[piece] for piece in members)
+            chosen[part] += chain.from_iterable(map(whole.__getitem__, members))
             loads[part] += sum(map(of_whole.__getitem__, members))
     return tuple(tuple(sorted(members)) for members in chosen)
 
@@ -111,7 +113,7 @@ def _shared_out(
 def _whole(positions: Iterable[int], rows: Sequence[str] | None) -> list[Positions]:
     """The samples at these positions, those of a row together."""
     if rows is None:
-        return [(position,) for position in positions]
+        return list(zip(positions, strict=True))
     of_row: dict[str, list[int]] = {}
     for position in positions:
         of_row.setdefault(rows[position], []).append(position)
@@ -120,7 +122,7 @@ def _whole(positions: Iterable[int], rows: Sequence[str] | None) -> list[Positio
 
 def _longest_first(lengths: Sequence[int], items: range, loads: Sequence[int], capacity: int) -> list[list[int]]:
     """As `_placed`, the longest first (Graham 1969): with room for all, the heaviest bin is at most 4/3 of the best."""
-    return _placed(lengths, sorted(items, key=lambda i: -lengths[i]), loads, capacity)
+    return _placed(lengths, sorted(items, key=lengths.__getitem__, reverse=True), loads, capacity)
 
 
 def _placed(lengths: Sequence[int], items: Iterable[int], loads: Sequence[int], capacity: int) -> list[list[int]]:

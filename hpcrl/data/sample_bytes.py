@@ -27,7 +27,7 @@ def from_bytes(data: bytes) -> SequenceSample:
     arrays = {}
     for key, of in meta.keys.items():
         begins += -begins % ALIGNED
-        dtype, count = np.dtype(of.dtype), sum(of.totals()) * math.prod(of.trailing)
+        dtype, count = np.dtype(of.dtype), sum(of.totals) * math.prod(of.trailing)
         arrays[key] = np.frombuffer(data, dtype, count, begins).reshape(-1, *of.trailing)
         begins += count * dtype.itemsize
     return SequenceSample(meta, arrays)

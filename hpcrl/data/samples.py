@@ -37,14 +37,16 @@ def grouped(items: Iterable[T], counts: Iterable[int]) -> list[list[T]]:
     return [list(islice(rest, count)) for count in counts]
 
 
-class KeyMeta(msgspec.Struct, frozen=True):
+class KeyMeta(msgspec.Struct, frozen=True, dict=True):
     """Type and lengths of one key. `lengths[i]` are those of sample i's sub-sequences: usually one."""
 
     dtype: str
     lengths: tuple[tuple[int, ...], ...]
     trailing: tuple[int, ...] = ()
 
+    @cached_property
     def totals(self) -> tuple[int, ...]:
+        """Tokens of each sample."""
         return tuple(map(sum, self.lengths))
 
 
@@ -119,11 +121,11 @@ class SequenceSample:
 
     @cached_property
     def _offsets(self) -> dict[str, np.ndarray]:  # key → [N + 1]
-        return {key: np.cumsum((0, *meta.totals())) for key, meta in self.meta.keys.items()}
+        return {key: np.cumsum((0, *meta.totals)) for key, meta in self.meta.keys.items()}
 
     def length(self, key: str) -> tuple[int, ...]:
         """Tokens of each sample under `key`, its sub-sequences together."""
-        return self.meta.keys[self._known(key)].totals()
+        return self.meta.keys[self._known(key)].totals
 
     def rows(self, key: str) -> list[np.ndarray]:
         """One view per sample, in the order of the ids."""

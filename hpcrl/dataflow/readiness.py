@@ -17,13 +17,13 @@ What it keeps, for every unit of every open step:
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.dataflow.versions import Held, Versions
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """A unit that may be sent now. A replay follows its record. `moves`: it is a move, of this to its replica."""
 
     unit: Unit
@@ -238,7 +238,8 @@ class Readiness:
         self._versions.executed(held)
         for later in held.unblocks:
             later.waits_for.discard(held)
-            self._note_ready(later)
+            if not later.waits_for:
+                self._note_ready(later)
         held.unblocks.clear()
         self._note_recordable(held)
         self._note_finished(held)
@@ -248,7 +249,8 @@ class Readiness:
         self._recordable.pop(held.unit, None)
         for later in held.awaited_by:
             later.needs_line_of.discard(held)
-            self._note_recordable(later)
+            if not later.needs_line_of:
+                self._note_recordable(later)
         held.awaited_by.clear()
         self._note_finished(held)
 

@@ -1,7 +1,8 @@
 """What a driver tells of units of work: what each consumes, reads and changes. Pure values."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 
 class Unit(NamedTuple):
@@ -18,8 +19,7 @@ class Unit(NamedTuple):
         return f"step {self.step} {self.call}, part {self.part}"
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     """The parameters of a role, at one of its replicas, with its changes up to that of step `number` and none later.
 
     In a graph a role changes once a step, from step 1 on: it is how many changes they have, too. In a script it is that
@@ -31,8 +31,7 @@ class Version:
     replica: int = 0
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """A unit as a driver tells it: the units whose outputs it consumes, the parameters that it reads (of a blend, those
     that it takes in), the role that it changes. What a change overwrites is read by units of step `read_until` at last.
     One that goes `in_step` is offered at once with all others of its call that are told, if they go at all. A change

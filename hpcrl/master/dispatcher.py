@@ -5,10 +5,8 @@ the script; it knows no sockets, files or steps.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
 
-from msgspec.structs import replace as replace_in
+from msgspec.structs import replace
 
 from hpcrl.data.minibatches import cut_of
 from hpcrl.data.samples import SampleMeta
@@ -191,12 +189,12 @@ class Dispatcher:
         orders = {}
         for rank, ids in shares.items():
             mine = set(ids)
-            orders[rank] = replace_in(
+            orders[rank] = replace(
                 order,
                 ids=ids,
                 sources=self.rows.gathered(unit.step, job.inputs, ids, rank),
                 shown=tuple(sample for sample in job.shown.ids if sample in mine),
-                cut=Share(cut.sizes, cut.groups, tuple(cut.places[sample] for sample in ids) if cut.sizes else ()),
+                cut=Share(cut.sizes, cut.groups, tuple(map(cut.places.__getitem__, ids))) if cut.sizes else Share(),
             )
         gather = frozenset(rank for rank, request in orders.items() if request.sources)
         flight = InFlight(job, replay, self._around.clock(), order, gather, orders, joins=joins)
@@ -357,7 +355,7 @@ class Dispatcher:
         result, recorded = self._results[unit], self._drift.recorded(unit)
         had = result.job.shown.had
         if recorded is not None and had is not None:
-            result.again = replace_in(recorded, shown=(*had, *self._files_shown(unit)))
+            result.again = replace(recorded, shown=(*had, *self._files_shown(unit)))
         elif result.job.task.shows or result.values:
             self._readiness.spilled(unit)
 
@@ -397,4 +395,4 @@ class Dispatcher:
 def _tokens(meta: SampleMeta | None) -> int:
     """The tokens of the longest key that a call produced."""
     keys = () if meta is None else meta.keys.values()
-    return max((sum(chain.from_iterable(key.lengths)) for key in keys), default=0)
+    return max((sum(key.totals) for key in keys), default=0)

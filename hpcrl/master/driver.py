@@ -7,10 +7,10 @@ journal line is written, which is after its spill is published and after the lin
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-import msgspec
+from msgspec.structs import replace
 
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.readiness import Readiness
@@ -240,7 +240,7 @@ class Driver(ABC):
     def _append_opened(self, opened: Opened) -> StepLines:
         """The next step is opened in the journal."""
         if self.pace.is_last_in_time():
-            opened = msgspec.structs.replace(opened, checkpoint=True)
+            opened = replace(opened, checkpoint=True)
         self._attempt.append([opened])
         self._around.note(StepOpened(opened.step, opened.epoch, samples=len(opened.ids)))
         return StepLines(opened)
@@ -256,16 +256,17 @@ class Driver(ABC):
         if lines.opened.checkpoint:
             self._saving.expect_checkpoint(step)
 
-    def _job(self, lines: StepLines, task: Task, mfc: MFC, ids: Ids, inputs: Inputs) -> Job:
+    def _job(self, lines: StepLines, task: Task, mfc: MFC, ids: Ids, inputs: Inputs, arguments: str = "") -> Job:
         """Who works on a unit, on which samples. A train_step is shared out among the parts there are now."""
         unit = task.unit
         working = self._plan.working(unit.call, unit.part)
         ranks = self._plan.ranks(unit.call, unit.part)
-        again, in_step = self._attempt.recovery.settings_of, self._plan.in_step(unit.call)
+        again, parts_in_step = self._attempt.recovery.settings_of, self._plan.in_step(unit.call)
         settings = again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings)
         shown = to_show(lines, mfc, unit.call, self._source.experiment, self._attempt.recovery, self._attempt.meta_of)
+        in_step, shows = bool(parts_in_step), bool(shown.ids) and shown.had is None
         return Job(
-            replace(task, in_step=bool(in_step), shows=bool(shown.ids) and shown.had is None),
+            task if (in_step, shows) == (task.in_step, task.shows) else replace(task, in_step=in_step, shows=shows),
             inputs=inputs,
             outputs=mfc.outputs,
             ranks=ranks,
@@ -275,8 +276,9 @@ class Driver(ABC):
             share_out=self._shares(lines, unit.call, mfc, len(working)) if task.changes else None,
             minibatches=self._source.minibatches(lines, unit.call, settings) if mfc.kind == "train_step" else (),
             settings=settings,
-            in_step=in_step,
+            in_step=parts_in_step,
             shown=shown,
+            arguments=arguments,
         )
 
     def _movers(self, version: Version) -> Movers:

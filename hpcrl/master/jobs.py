@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hpcrl.dataflow.readiness import Offer
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.files import FileRef
@@ -20,8 +22,7 @@ Inputs = Sequence[tuple[tuple[Key, ...], Ids]]
 """The keys of rows that a unit reads, of the samples that have these makers: of all, but where a script mixes them."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A unit as a driver tells it: what it is ordered by, the rows that it reads and makes, and who works on it.
 
     `heads` are those of the parts that work on it, the first of which speaks for all; `ranks` are all of these parts,

@@ -3,13 +3,14 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from hpcrl.data.order import original
 from hpcrl.data.samples import SampleMeta
 from hpcrl.wire.holders import FROM_DATA, Holder, InMemory, RowSource
 
 Ids = Sequence[str]
+Value = TypeVar("Value")
 
 
 class Key(NamedTuple):
@@ -32,12 +33,12 @@ class Holders:
 
     def __init__(self, all_: tuple[Holder, ...] = ()) -> None:
         self.all = all_
-        self._farther = {holder.rank for holder in all_[1:] if isinstance(holder, InMemory)}
+        self.farther = {holder.rank for holder in all_[1:] if isinstance(holder, InMemory)}
         self._grown: dict[Holder, Holders] = {}
 
     def seen_by(self, reader: int) -> tuple[Holder, ...]:
         """This worker's own memory before all others, which stay in their order."""
-        if reader not in self._farther:
+        if reader not in self.farther:
             return self.all
         mine = InMemory(reader)
         return (mine, *(holder for holder in self.all if holder != mine))
@@ -49,33 +50,27 @@ class Holders:
 
 
 @dataclass(eq=False)
-class Table:
-    """The holders of each sample's rows of some keys, which have always been put together."""
+class Table(Generic[Value]):
+    """What is known of each sample's rows of some keys, of which the same was always told."""
 
     keys: set[str]
-    rows: dict[str, Holders]
+    rows: dict[str, Value]
 
 
-class Made:
-    """What one call of a step has made."""
+class Tables(dict[str, Table[Value]]):
+    """By key; several have one."""
 
-    def __init__(self) -> None:
-        self.nobody = Holders()
-        self.tables: dict[str, Table] = {}
-        """By key; several have one."""
-        self.lengths: dict[str, dict[str, int]] = defaultdict(dict)
-        """Key → sample → tokens of its longest row."""
-        self.values: dict[str, str] = {}
-        """Sample → what a method of JSON has returned."""
-
-    def tables_of(self, keys: Sequence[str]) -> list[Table]:
+    def of(self, keys: Collection[str]) -> list[Table[Value]]:
         """Those that have these keys and no others."""
-        together: dict[Table | None, set[str]] = defaultdict(set)
+        first = next(map(self.get, keys), None)
+        if first is not None and len(first.keys) == len(keys) and first.keys.issuperset(keys):
+            return [first]
+        together: dict[Table[Value] | None, set[str]] = defaultdict(set)
         for key in keys:
-            together[self.tables.get(key)].add(key)
+            together[self.get(key)].add(key)
         return [self._apart(table, own) for table, own in together.items()]
 
-    def _apart(self, table: Table | None, keys: set[str]) -> Table:
+    def _apart(self, table: Table[Value] | None, keys: set[str]) -> Table[Value]:
         """A table that has these keys alone, which were all in this one."""
         if table is not None and table.keys == keys:
             return table
@@ -83,8 +78,20 @@ class Made:
         if table is not None:
             table.keys -= keys
         own = Table(keys, rows)
-        self.tables.update(dict.fromkeys(keys, own))
+        self.update(dict.fromkeys(keys, own))
         return own
+
+
+class Made:
+    """What one call of a step has made."""
+
+    def __init__(self) -> None:
+        self.nobody = Holders()
+        self.holders = Tables[Holders]()
+        self.lengths = Tables[int]()
+        """Tokens of a sample's longest row."""
+        self.values: dict[str, str] = {}
+        """Sample → what a method of JSON has returned."""
 
 
 class RowTable:
@@ -98,19 +105,19 @@ class RowTable:
     def put(self, step: int, call: str, keys: Sequence[str], ids: Collection[str], holder: Holder) -> None:
         """One more holder of these rows, farther away than those that are known."""
         made = self._made[step, call]
-        for table in made.tables_of(keys):
-            before, after = made.nobody, made.nobody.and_also(holder)
-            for sample in ids:
-                had = table.rows.get(sample, made.nobody)
-                if had is not before:  # seldom: those of one part have the same
-                    before, after = had, had.and_also(holder)
-                table.rows[sample] = after
+        for table in made.holders.of(keys):
+            before = list(map(table.rows.get, ids))
+            after = {had: (had or made.nobody).and_also(holder) for had in set(before)}
+            table.rows.update(zip(ids, map(after.__getitem__, before), strict=True))
 
     def measured(self, step: int, call: str, meta: SampleMeta) -> None:
         """How long the rows are that a call has made."""
-        lengths = self._made[step, call].lengths
+        alike: dict[tuple[int, ...], list[str]] = defaultdict(list)
         for key, of_key in meta.keys.items():
-            lengths[key].update(zip(meta.ids, of_key.totals(), strict=True))
+            alike[of_key.totals].append(key)
+        for totals, keys in alike.items():
+            for table in self._made[step, call].lengths.of(keys):
+                table.rows.update(zip(meta.ids, totals, strict=True))
 
     def told(self, step: int, call: str, values: Mapping[str, str]) -> None:
         """What a method of JSON has returned for each of these samples."""
@@ -130,9 +137,8 @@ class RowTable:
     def longest(self, step: int, keys: Sequence[Key], ids: Sequence[str]) -> list[int]:
         """Of each sample the tokens of its longest row that a call has made; 0 where the keys are the data set's."""
         made = [key for key in keys if key.call != FROM_DATA]
-        columns = [
-            map(self._made[step, key.call].lengths[key.key].__getitem__, _originals(ids, key.repeats)) for key in made
-        ]
+        tables = dict.fromkeys((self._made[step, key.call].lengths[key.key], key.repeats) for key in made)
+        columns = [map(table.rows.__getitem__, _originals(ids, repeats)) for table, repeats in tables]
         return list(map(max, zip(*columns, strict=True))) if made else [0] * len(ids)
 
     def all_longest(self, step: int, inputs: Sequence[tuple[Sequence[Key], Sequence[str]]], ids: Ids) -> list[int]:
@@ -156,26 +162,31 @@ class RowTable:
 
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
-        together: dict[tuple[int, str, Table, int], list[Key]] = defaultdict(list)
+        together: dict[tuple[int, str, Table[Holders], int], list[Key]] = defaultdict(list)
         for key in keys if ids else ():
             made_in = step - key.back
-            together[made_in, key.call, self._made[made_in, key.call].tables[key.key], key.repeats].append(key)
+            together[made_in, key.call, self._made[made_in, key.call].holders[key.key], key.repeats].append(key)
+        if not any(key.name or key.repeats for key in keys) and len({at[:2] for at in together}) == len(together):
+            return tuple(
+                RowSource(
+                    made_in, call, names, tuple(samples), holders.seen_by(reader) if holders.farther else holders.all
+                )
+                for (made_in, call, table, _), of_table in together.items()
+                for names in [tuple(dict.fromkeys(key.key for key in of_table))]
+                for holders, samples in _by_holders(table, ids).items()
+            )
         wanted: dict[tuple[int, str, Holders, tuple[str, ...], int], Wanted] = {}
         for (made_in, call, table, repeats), of_table in together.items():
             alike, held = Wanted(of_table), list(dict.fromkeys(_originals(ids, repeats))) if repeats else ids
             for holders, samples in _by_holders(table, held).items():
                 lie = made_in, call, holders, tuple(samples), repeats
                 wanted[lie] = Wanted([*wanted[lie].all, *of_table]) if lie in wanted else alike
-        plain = not any(key.name or key.repeats for key in keys)
-        found = [
-            RowSource(made_in, call, alike.keys, samples, holders.seen_by(reader))
-            if plain
-            else RowSource(
+        return tuple(
+            RowSource(
                 made_in, call, alike.keys, samples, holders.seen_by(reader), alike.names, _copies(ids, repeats, samples)
             )
             for (made_in, call, holders, samples, repeats), alike in wanted.items()
-        ]
-        return tuple(found)
+        )
 
 
 class Wanted:
@@ -203,7 +214,7 @@ def _originals(ids: Ids, repeats: int) -> Ids:
     return [original(sample, repeats) for sample in ids] if repeats else ids
 
 
-def _by_holders(table: Table, ids: Sequence[str]) -> dict[Holders, list[str]]:
+def _by_holders(table: Table[Holders], ids: Sequence[str]) -> dict[Holders, list[str]]:
     """The ids of each of the holders, in the order in which they come first."""
     of_ids = list(map(table.rows.__getitem__, ids))
     if len(set(of_ids)) == 1:

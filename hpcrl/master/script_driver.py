@@ -8,7 +8,6 @@ asks for is compared with the lines, and what is recorded is answered at once, c
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
@@ -28,7 +27,7 @@ from hpcrl.master.jobs import Line
 from hpcrl.master.numerics import Computing
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
-from hpcrl.master.turn import OpenTurn, consumed, keys_of
+from hpcrl.master.turn import OpenTurn, Outside, consumed, keys_of
 from hpcrl.master.turn_tasks import line_of, tasks_of
 from hpcrl.placement.plan import Plan
 from hpcrl.recipes.algorithm import SCRIPT
@@ -273,8 +272,7 @@ class ScriptDriver(Driver):
         if mfc.changes:
             self._measure_read(turn, called)
         jobs = [
-            replace(self._job(turn.lines, task, mfc, tuple(parts[task.unit.part]), pieces), arguments=told)
-            for task in tasks
+            self._job(turn.lines, task, mfc, tuple(parts[task.unit.part]), pieces, arguments=told) for task in tasks
         ]
         self.dispatcher.extend(turn.step, jobs, more=True)
         self._take_over(turn, called, [task.unit for task in tasks])
@@ -346,7 +344,7 @@ class ScriptDriver(Driver):
             first = turn.step if turn.ahead is None else turn.step - self._ahead.lag
             rests_on = (older for older in self._turns.values() if older.step < first)
             if turn.outside is not None and turn.may_do and all(older.is_recorded for older in rests_on):
-                turn.outside = replace(turn.outside, is_begun=True)
+                turn.outside = Outside(turn.outside.asked, is_begun=True)
                 self._answer(OnceAnswered(turn.step, turn.outside.asked.number))
 
     def _done_once(self, turn: OpenTurn, done: OnceDone) -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hpcrl.events import CallStalled, CallWentOn
 from hpcrl.progress import PartExecuted, PartSent, Progress
@@ -16,8 +16,7 @@ FIRST = 10
 LOOK_S = 1.0
 
 
-@dataclass(frozen=True)
-class Watched:
+class Watched(NamedTuple):
     """A part of a call that is under way."""
 
     sent: PartSent
@@ -59,7 +58,7 @@ class Stalls:
         self._next_look = now + LOOK_S
         for unit, it in self._watched.items():
             if now >= it.due:
-                self._watched[unit] = replace(it, due=now + (now - it.since), told=True)
+                self._watched[unit] = it._replace(due=now + (now - it.since), told=True)
                 longest_s = max(self._took.get(it.sent.call, ()), default=0.0)
                 at = it.sent.step, it.sent.call, it.sent.part, it.sent.ranks
                 yield CallStalled(*at, round(now - it.since, 1), round(longest_s, 3))

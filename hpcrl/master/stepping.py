@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Generic, TypeVar
 
@@ -84,9 +85,10 @@ def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData[Dataset
     return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), left_out)
 
 
+@lru_cache(maxsize=8)  # most calls of a step have the same samples, cut alike
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
     """The ids at the positions of each cut."""
-    return tuple(tuple(ids[i] for i in cut) for cut in cuts)
+    return tuple(tuple(map(ids.__getitem__, cut)) for cut in cuts)
 
 
 class StepSource:
@@ -114,6 +116,7 @@ class StepSource:
         self._plan = plan
         self._seed = experiment.seed
         self._data = data
+        self._draw = lru_cache(maxsize=1)(data.draw)  # whether a step exists, and what it has, is asked after another
         self.schedule = schedule
         self._in_background = in_background
         self._measuring: Future[None] | None = None
@@ -316,7 +319,7 @@ class StepSource:
     def _batch_after(self, before: StepLines | None) -> StepSamples:
         choice, cursor = self._data.choice, self._cursor(before)
         if not isinstance(choice, FirstToEnd):
-            return self._data.draw(cursor)
+            return self._draw(cursor)
         if before is not None and not before.is_whole:
             return self._data.order.draw(cursor, choice.in_flight)  # as many as it may draw yet
         step = 1 if before is None else before.step + 1

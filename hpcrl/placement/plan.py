@@ -154,7 +154,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     def call(self, name: str) -> MFC:
         """The call of the recipe; a script's second one in a step has a name of its own."""
-        return self._calls[recipe_name(name, self._calls)]
+        return self._calls.get(name) or self._calls[recipe_name(name, self._calls)]
 
     def replica(self, call: str) -> ReplicaPlan:
         """Where a call is made."""
@@ -193,8 +193,15 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     def parts(self, call: str) -> tuple[Part, ...]:
         """The groups of workers among which the samples of a call are divided."""
-        replica = self.replica(call)
-        match self.call(call).dispatch.goes_to:
+        return self._parts[self.call(call).name]
+
+    @cached_property
+    def _parts(self) -> Mapping[str, tuple[Part, ...]]:
+        return {call.name: self._parts_of(call) for call in self.calls}
+
+    def _parts_of(self, call: MFC) -> tuple[Part, ...]:
+        replica = self.placed(self.at[call.name])
+        match call.dispatch.goes_to:
             case "ranks":
                 return tuple(Part(index, (rank,), rank) for index, rank in enumerate(replica.ranks))
             case "first":

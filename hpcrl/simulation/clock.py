@@ -1,7 +1,7 @@
 """A clock that stands still while something is reckoned, and goes on to whatever happens next. Integer nanoseconds."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 SECOND_NS = 1_000_000_000
 
@@ -24,8 +24,8 @@ class VirtualClock:
         """When something happens next; None where nothing is planned."""
         return self._moments[0] if self._moments else None
 
-    def at(self, moment_ns: int, action: Action) -> None:
-        """Plan something; what is past happens next."""
+    def at(self, moment_ns: int, action: Action) -> Sequence[Action]:
+        """Plan something; what is past happens next. Returns all that is planned for that moment, in its order."""
         if moment_ns < self.now_ns:
             moment_ns = self.now_ns
         due = self._due.get(moment_ns)
@@ -33,6 +33,7 @@ class VirtualClock:
             due = self._due[moment_ns] = []
             heapq.heappush(self._moments, moment_ns)
         due.append(action)
+        return due
 
     def after(self, delay_ns: int, action: Action) -> None:
         self.at(self.now_ns + delay_ns, action)

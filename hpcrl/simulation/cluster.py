@@ -2,9 +2,10 @@
 and the master. Fulfils `hpcrl.master.reactor.Connections`."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from hpcrl.errors import InternalError
 from hpcrl.simulation.clock import SECOND_NS, VirtualClock
@@ -29,6 +30,27 @@ LOOK_NS = 5 * SECOND_NS
 """The same of any other."""
 LONGEST_NS = 86_400 * SECOND_NS
 """In which something happens, or nothing ever does."""
+
+
+class Mail:
+    """Messages that arrive one after another at one moment, with nothing between them, and so at once."""
+
+    def __init__(self, deliver: Callable[[list[tuple[Any, Message]]], None], clock: VirtualClock) -> None:
+        self._deliver = deliver
+        self._clock = clock
+        self._moment_ns = -1
+        self._messages: list[tuple[Any, Message]] = []
+        self._arrive: Callable[[], None] = lambda: None
+        self._then: Sequence[Callable[[], None]] = ()
+        """All that happens at that moment."""
+
+    def send(self, to: Any, body: Message) -> None:
+        moment_ns = self._clock.now_ns + MESSAGE_NS
+        if moment_ns != self._moment_ns or self._then[-1] is not self._arrive:
+            self._moment_ns, self._messages = moment_ns, []
+            self._arrive = partial(self._deliver, self._messages)
+            self._then = self._clock.at(moment_ns, self._arrive)
+        self._messages.append((to, body))
 
 
 @dataclass
@@ -70,6 +92,7 @@ class Cluster:
         self._nodes = [Node(number) for number in range(nodes)]
         self._inbox: list[tuple[bytes, Message]] = []
         self._hear: dict[bytes, Callable[[Message], None]] = {}
+        self._to_master, self._from_master = Mail(self._arrive, clock), Mail(_told, clock)
         self._world: World | None = None
         self._at_step: dict[int, list[Callable[[], None]]] = defaultdict(list)
         self._speeds: dict[int, Speed] = defaultdict(Speed)
@@ -95,7 +118,7 @@ class Cluster:
 
     def send(self, identity: bytes, body: Message) -> None:
         if (hear := self._hear.get(identity)) is not None:
-            self._clock.at(self._clock.now_ns + MESSAGE_NS, partial(hear, body))
+            self._from_master.send(hear, body)
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -105,11 +128,11 @@ class Cluster:
 
     def say(self, identity: bytes, body: Message) -> None:
         """To the master, if whoever says it lives until it arrives."""
-        self._clock.at(self._clock.now_ns + MESSAGE_NS, partial(self._arrive, identity, body))
+        self._to_master.send(identity, body)
 
-    def _arrive(self, identity: bytes, body: Message) -> None:
-        if identity in self._hear:
-            self._inbox.append((identity, body))
+    def _arrive(self, messages: list[tuple[bytes, Message]]) -> None:
+        hear = self._hear
+        self._inbox += [message for message in messages if message[0] in hear]
 
     # ── what is planned ───────────────────────────────────────────────────────────────────────────────────────────────
     def begin(self, seed: int) -> None:
@@ -279,3 +302,8 @@ class Cluster:
             told = WorkerExited(self._attempt, rank, "killed by SIGKILL", None, "", "SIGKILL")
             self.say(node.agent, told)
         return node is not None
+
+
+def _told(messages: list[tuple[Callable[[Message], None], Message]]) -> None:
+    for hear, body in messages:
+        hear(body)

@@ -10,9 +10,8 @@ from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.datasets import open_order
-from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import MeasuredRows
-from hpcrl.data.samples import SampleMeta, sample_seed
+from hpcrl.data.samples import KeyMeta, SampleMeta, sample_seed
 from hpcrl.master.stepping import RunData
 from hpcrl.placement.lengths import Lengths
 from hpcrl.recipes.algorithm import algorithm_of
@@ -31,6 +30,13 @@ class Rows:
     """Of responses in flight, the tokens that a round draws of each."""
     _rounds: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
     _spills: dict[str, SampleMeta] = field(default_factory=dict)
+    _key_metas: dict[tuple[str, ...], KeyMeta] = field(default_factory=dict)
+
+    def key_meta(self, ids: tuple[str, ...]) -> KeyMeta:
+        """Of a key that a call makes of these samples, as other calls do."""
+        if (known := self._key_metas.get(ids)) is None:
+            known = self._key_metas[ids] = KeyMeta("float32", tuple(zip(map(self.made, ids), strict=True)))
+        return known
 
     def tokens(self, ids: tuple[str, ...]) -> int:
         """Of all of them, in a key that a call makes."""
@@ -57,6 +63,7 @@ class Rows:
     def forget(self, kept: Callable[[str], bool]) -> None:
         """Files that are removed."""
         self._spills = {name: meta for name, meta in self._spills.items() if kept(name)}
+        self._key_metas.clear()
 
 
 class DrawnRows:
@@ -92,8 +99,9 @@ class _Tokens(dict[str, int]):
         self._per_row = per_row
 
     def __missing__(self, sample: str) -> int:
-        number = int(sample.rpartition("#")[2]) if "#" in sample else 0
-        found = self[sample] = self.numbers[int(row_of(sample)) * self._per_row + number]
+        row, _, tail = sample.rpartition("@")
+        number = int(tail.partition("#")[2] or 0)
+        found = self[sample] = self.numbers[int(row) * self._per_row + number]
         return found
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from hpcrl.data.samples import KeyMeta, SampleMeta
+from hpcrl.data.samples import SampleMeta
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.files import FileRef
 from hpcrl.figures import Figures, Seconds
@@ -49,19 +49,24 @@ class Together:
     share."""
 
     workers: int
+    unit: tuple[int, str, int] | None
+    """Step, call and part of a request."""
     end_ns: int = 0
     """When the last of those that have come would end if it were alone."""
-    then: list[Callable[[], None]] = field(default_factory=list)
+    come: list[tuple["Worker", Request | Move, int]] = field(default_factory=list)
+    """Who has, with its own request, and when."""
 
-    def join(self, clock: VirtualClock, duration_ns: int, then: Callable[[], None]) -> None:
+    def join(self, clock: VirtualClock, duration_ns: int, worker: "Worker", job: Request | Move) -> None:
         self.end_ns = max(self.end_ns, clock.now_ns + duration_ns)
-        self.then.append(then)
-        if len(self.then) == self.workers:
+        self.come.append((worker, job, clock.now_ns))
+        if len(self.come) == self.workers:
             clock.at(self.end_ns, self._end)
 
     def _end(self) -> None:
-        for action in self.then:
-            action()
+        for worker, job, begun_ns in self.come:
+            if not worker.gone and self.unit is not None:
+                worker.order.append(self.unit)
+            worker.ended(job, (self.end_ns - begun_ns) / SECOND_NS)
 
 
 @dataclass
@@ -95,9 +100,11 @@ class World:
         return self.homes[role]
 
     def joined(self, request: Request | Move) -> Together:
-        if request.id not in self.together:
-            self.together[request.id] = Together(self._workers(request))
-        return self.together[request.id]
+        found = self.together.get(request.id)
+        if found is None:
+            unit = (request.step, request.call, request.part) if isinstance(request, Request) else None
+            found = self.together[request.id] = Together(self._workers(request), unit)
+        return found
 
     def _workers(self, of: Request | Move) -> int:
         plan = self.plan
@@ -135,26 +142,28 @@ class Worker:
         match body:
             case Request() if body.sources:
                 self._gather(body)
+            case Request():
+                self._do(body)
             case Ack():
                 self._do(self._waiting.pop(body.request))
             case AreYouThere():
                 self._post(Here(body.attempt))
-            case Request() | Move() | Begin() | Save() | Assemble() | LetGo():
+            case Move() | Begin() | Save() | Assemble() | LetGo():
                 self._do(body)
 
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _gather(self, request: Request) -> None:
         """What others have comes from all of them at once: whoever has most to send is the last."""
-        now, costs, made, most = self._clock.now_ns, self._world.durations, self._world.rows.made, -1
-        end = now
+        now, costs = self._clock.now_ns, self._world.durations
+        end, fetched = now, set[tuple[str, ...]]()
         for source in request.sources:
             holder = source.holders[0]
             if not isinstance(holder, InMemory):
                 end = max(end, self._read(holder, source.ids))
             elif holder.rank != self._rank:
-                tokens = sum(map(made, source.ids))
-                most = tokens if tokens > most else most
-        if most >= 0:
+                fetched.add(source.ids)
+        if fetched:
+            most = max(map(self._world.rows.tokens, fetched))
             end = max(end, now + costs.message_ns + round(costs.fetch.nanoseconds(costs.row_bytes * most)))
         self._gathered_ns[request.id] = took = end - now
         if took:
@@ -191,10 +200,9 @@ class Worker:
         job, costs = self._jobs.popleft(), self._world.durations
         match job:
             case Request():
-                self._together(job, self._lasts(costs.calls[self._world.plan.call(job.call).name]), self._executed)
+                self._together(job, costs.calls[self._world.plan.call(job.call).name])
             case Move():
-                model = ModelName(job.role, job.replica)
-                self._together(job, self._lasts(costs.moves.get(model, 0)), self._moved)
+                self._together(job, costs.moves.get(ModelName(job.role, job.replica), 0))
             case Begin():
                 lasts = round(costs.loads.get(self._rank, 0) * self._speed.disk)
                 self._clock.after(lasts, lambda: self._loaded(lasts))
@@ -208,29 +216,28 @@ class Worker:
             case LetGo():
                 self._next()
 
-    def _lasts(self, usual_ns: int) -> int:
-        return round(usual_ns * self._speed.calls)
+    def _together(self, job: Request | Move, usual_ns: int) -> None:
+        self._world.joined(job).join(self._clock, round(usual_ns * self._speed.calls), self, job)
 
-    def _together(self, job: Any, lasts: int, then: Callable[[Any, int, int], None]) -> None:
-        begun = self._clock.now_ns
-
-        def end() -> None:
-            if not self.gone:
-                then(job, begun, self._clock.now_ns - begun)
-                self._next()
-
-        self._world.joined(job).join(self._clock, lasts, end)
+    def ended(self, job: Request | Move, seconds: float) -> None:
+        """What it has executed with others has."""
+        if self.gone:
+            return
+        self._world.together.pop(job.id, None)
+        if isinstance(job, Request):
+            self._executed(job, seconds)
+        else:
+            self._moved(job, seconds)
+        self._next()
 
     def _loaded(self, lasts: int) -> None:
         self._post(WorkerReady(self._rank, lasts / SECOND_NS))
         self._next()
 
     # ── what it says of them ──────────────────────────────────────────────────────────────────────────────────────────
-    def _executed(self, request: Request, _begun: int, lasted: int) -> None:
-        self._world.together.pop(request.id, None)
-        self.order.append((request.step, request.call, request.part))
-        call, seconds = self._world.plan.call(request.call), lasted / SECOND_NS
-        meta = self._made(call, request)
+    def _executed(self, request: Request, seconds: float) -> None:
+        call = self._world.plan.call(request.call)
+        meta = self._made(call, request) if request.ids else None
         gathered = self._gathered_ns.pop(request.id, 0) / SECOND_NS
         self._post(
             Reply(
@@ -238,9 +245,9 @@ class Worker:
                 rank=self._rank,
                 meta=meta,
                 stats={},
-                record=self._record(call, request),
+                record=self._record(call, request) if call.changes else None,
                 seconds=seconds,
-                scores=self._scores(call, request, meta),
+                scores=() if meta is None else self._scores(call, request, meta),
                 figures=figures_of(gathered, seconds),
             )
         )
@@ -252,34 +259,32 @@ class Worker:
         ids, keys = (request.shown, call.shown) if call.changes else (request.ids, call.outputs)
         if not ids or not keys or request.leaves == "nothing":
             return None
-        lengths = tuple(zip(map(self._world.rows.made, ids), strict=True))
-        return SampleMeta(ids, dict.fromkeys(keys, KeyMeta("float32", lengths)))
+        return SampleMeta(ids, dict.fromkeys(keys, self._world.rows.key_meta(ids)))
 
     def _record(self, call: MFC, request: Request) -> dict[str, Any] | None:
         """A role with so many changes always has the same parameters."""
-        if not call.changes or self._rank not in self._world.home_of(call.changes):
+        if self._rank not in self._world.home_of(call.changes):
             return None
         digest = digest_of(call.changes, request.version)
         return {"digest": digest, "parameters": digest}
 
-    def _scores(self, call: MFC, request: Request, meta: SampleMeta | None) -> tuple[float, ...]:
+    def _scores(self, call: MFC, request: Request, meta: SampleMeta) -> tuple[float, ...]:
         rows = self._world.rows
-        if meta is None or call.changes or rows.chooses_by not in meta.keys:
+        if call.changes or rows.chooses_by not in meta.keys:
             return ()
         if call.in_rounds:
             return tuple(rows.has_ended(sample, (request.step, request.call)) for sample in meta.ids)
         return tuple(map(rows.score, meta.ids))
 
-    def _moved(self, move: Move, _begun: int, lasted: int) -> None:
-        self._world.together.pop(move.id, None)
+    def _moved(self, move: Move, seconds: float) -> None:
         plan, digest = self._world.plan, digest_of(move.role, move.version)
         home = digest if self._rank in plan.home(move.role).ranks else ""
         there = digest if self._rank in plan.placed(ModelName(move.role, move.replica)).ranks else ""
-        self._post(Moved(move.id, self._rank, home, there, lasted / SECOND_NS))
+        self._post(Moved(move.id, self._rank, home, there, seconds))
 
     # ── behind the work ───────────────────────────────────────────────────────────────────────────────────────────────
     def _spill(self, request: Request, meta: SampleMeta) -> None:
-        size = self._bytes(meta.ids)
+        size = self._world.durations.row_bytes * sum(self._world.rows.key_meta(meta.ids).totals)
         number = f"{request.part:02d}" if request.ids else f"r{self._rank}"
         name = f"spills/step-{request.step:08d}/{request.call}.{number}.r{self._rank}.a{self._world.attempt:03d}.h5"
 

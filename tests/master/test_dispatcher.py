@@ -1,10 +1,8 @@
 """A script drives `Readiness` and `Dispatcher` without a graph, workers or files."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
-from msgspec.structs import replace as replace_in
+from msgspec.structs import replace
 from support.dispatching import IDS, Stage
 
 from hpcrl.data.samples import KeyMeta, SampleMeta
@@ -120,7 +118,7 @@ def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage
     ((rank, request),) = stage.requests()
     assert (rank, request.ids) == (0, IDS), "5 and 4 tokens are not 3 and 4"
     stage.dispatcher.hear(Syn(request.id, 0))
-    assert stage.sent == [(0, Ack(request.id)), (1, replace_in(request, ids=(), sources=(), cut=Share((2,), 2)))]
+    assert stage.sent == [(0, Ack(request.id)), (1, replace(request, ids=(), sources=(), cut=Share((2,), 2)))]
 
 
 def test_what_all_workers_of_a_part_measured_is_told_once_all_have_replied(stage: Stage) -> None:

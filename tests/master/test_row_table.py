@@ -59,6 +59,17 @@ def test_the_longest_row_of_a_sample_is_that_with_the_most_tokens_of_all_keys_th
     assert not rows._made
 
 
+def test_keys_whose_rows_were_as_long_may_differ_later() -> None:
+    rows = RowTable()
+    alike, longer = KeyMeta("int64", ((3,),)), KeyMeta("int64", ((8,),))
+    rows.measured(1, "gen", SampleMeta(("a",), {"y": alike, "z": alike}))
+    rows.measured(1, "gen", SampleMeta(("b",), {"y": alike, "z": longer}))
+    rows.measured(1, "gen", SampleMeta(("c",), {"y": longer, "z": longer}))
+    assert rows.longest(1, keys("y"), ["a", "b", "c"]) == [3, 3, 8]
+    assert rows.longest(1, keys("z"), ["a", "b", "c"]) == [3, 8, 8]
+    assert rows.longest(1, keys("yz"), ["a", "b", "c"]) == [3, 8, 8]
+
+
 def test_two_calls_may_make_the_same_key() -> None:
     rows = RowTable()
     rows.put(1, "one", ["y"], ["a"], InMemory(0))

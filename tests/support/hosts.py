@@ -270,7 +270,7 @@ class Conductor:
 
     def _shares(self, rows: SequenceSample, call: MFC) -> tuple[Ids, ...]:
         """The samples of each part of a train_step."""
-        totals = [rows.meta.keys[key].totals() for key in call.inputs if key not in self.plan.dataset_keys]
+        totals = [rows.meta.keys[key].totals for key in call.inputs if key not in self.plan.dataset_keys]
         made = [max(of_sample) for of_sample in zip(*totals, strict=True)] or [0] * len(rows.ids)
         minibatches, _ = self._data.divide("train", rows.ids, 1)
         return self._data.share_out(rows.ids, minibatches, made, len(self.plan.parts(call.name)))
