@@ -132,7 +132,7 @@ DAMAGED = covering(
     lambda case: (case[0], case[1] is flip),
     lambda case: (case[0] in LINES, case[1]),
 )
-"""Fast: of each kind of file, one with another byte and one with another length; each damage of lines, and of others."""
+"""Fast: of each kind of file one with another byte and one with another length; each damage of lines and of others."""
 
 
 @pytest.mark.parametrize(("kind", "damage"), DAMAGED)

@@ -133,7 +133,7 @@ def alive_of(run_dir: Path) -> list[str]:
     return found
 
 
-def wait_until_gone(run_dir: Path, limit_s: float = 10.0) -> None:
+def wait_until_gone(run_dir: Path, limit_s: float = 30.0) -> None:
     """Workers die with their agent, but a moment after it: until then they may still publish what they were writing."""
     deadline = time.monotonic() + limit_s
     while left := alive_of(run_dir):
