@@ -93,7 +93,7 @@ def on_rank(context: Any, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pool() -> Any:
-    with gloo_pool(2, "guests") as ranks:
+    with gloo_pool(2) as ranks:
         yield ranks
 
 

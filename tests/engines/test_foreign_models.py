@@ -273,7 +273,7 @@ def test_what_is_held_is_what_the_plan_says(kind: str, dtype: str, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def pool() -> Any:
-    with gloo_pool(2, "guests") as ranks:
+    with gloo_pool(2) as ranks:
         yield ranks
 
 

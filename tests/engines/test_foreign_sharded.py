@@ -21,7 +21,7 @@ FAST_OF_ZERO = (("zero2", "opt"), ("zero3", "opt"))
 
 @pytest.fixture(scope="module")
 def pool() -> Any:
-    with gloo_pool(2, "guests") as ranks:
+    with gloo_pool(2) as ranks:
         yield ranks
 
 
@@ -52,7 +52,7 @@ def test_experts_that_ranks_cannot_share_equally_learn_the_same(
     backend: str, ranks: int, experts: int, tmp_path: Path
 ) -> None:
     save_library_model(tmp_path, "mixtral", num_local_experts=experts)
-    with gloo_pool(ranks, "guests") as pool:
+    with gloo_pool(ranks) as pool:
         flat, sharded = (pool.run(learnt_sharded, tmp_path, "fp32", name) for name in ("native", backend))
     for ours, theirs in zip(flat, sharded, strict=True):
         if backend == "fsdp":

@@ -126,7 +126,7 @@ FAST = [
 
 
 def check_ranks(cases: Sequence[OnRanks]) -> None:
-    with gloo_pool(2, "guests") as pool:
+    with gloo_pool(2) as pool:
         for case in cases:
             for (plain, *offloaded), held, there in pool.run(on_ranks, case):
                 assert offloaded == [plain, plain], case

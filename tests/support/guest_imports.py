@@ -1,4 +1,4 @@
-"""What workers import where other libraries train or compute models, for a server that they are forked from.
+"""What workers import where DeepSpeed or Megatron trains a model, for a server that they are forked from.
 
 Only where all compute on CPUs: DeepSpeed keeps the kind of device that it is told here. At its first update it imports
 torch's compiler.
@@ -14,7 +14,6 @@ GUESTS = (
     "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.zero.stage_1_and_2",
     "hpcrl.engines.megatron",
-    "transformers.models.auto.modeling_auto",
 )
 
 with told(ACCELERATOR, "cpu"):
