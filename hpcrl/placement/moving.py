@@ -114,9 +114,9 @@ class _Workers(NamedTuple):
 
     @staticmethod
     def ordered(nodes: Sequence[int], rank: int) -> "_Workers":
-        order = np.argsort(np.array(nodes), kind="stable")
-        _, begins_M, node_R = np.unique(np.array(nodes)[order], return_index=True, return_inverse=True)
-        return _Workers(order, node_R.reshape(-1), begins_M, int(np.flatnonzero(order == rank)[0]))
+        order, begins_M, count_M = _grouped(np.array(nodes))
+        node_R = np.repeat(np.arange(len(begins_M)), count_M)
+        return _Workers(order, node_R, begins_M, int(np.flatnonzero(order == rank)[0]))
 
 
 class _Table(NamedTuple):
@@ -174,8 +174,13 @@ class _Classes(NamedTuple):
 
 def _numbered(rows: np.ndarray) -> np.ndarray:
     """A number for each row of a matrix, equal where the rows are."""
+    # np.unique would import numpy.ma, in every worker as it starts.
     rows = np.ascontiguousarray(rows)
-    return np.unique(rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1), return_inverse=True)[1]
+    whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
+    order = np.argsort(whole, kind="stable")
+    numbers = np.zeros(len(rows), np.int64)
+    numbers[order[1:]] = np.cumsum(whole[order[1:]] != whole[order[:-1]])
+    return numbers
 
 
 def _grouped(number_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -232,7 +237,7 @@ def _sets(tables: _Tables, classes: _Classes, alike: np.ndarray, workers: _Worke
     column_2CR, patterns, begin = [], [], 0
     for table in tables:
         kinds_CR = table.kinds_KR[example_C]
-        present = np.unique(kinds_CR[0][kinds_CR[0] >= 0])
+        present = np.flatnonzero(np.bincount(kinds_CR[0][kinds_CR[0] >= 0]))
         column_2CR.append(np.where(kinds_CR < 0, -1, begin + np.searchsorted(present, kinds_CR)))
         patterns.append(tuple(table.patterns[kind] for kind in present.tolist()))
         begin += len(present)

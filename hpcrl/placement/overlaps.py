@@ -37,8 +37,8 @@ def found_overlaps(sources: tuple[Pattern, ...], targets: tuple[Pattern, ...]) -
     patterns = sources + targets
     width = _width(patterns)
     boxes = [[box for span in pattern for box in _boxes(span, width)] for pattern in patterns]
-    rows = np.unique([edge for parts in boxes for box in parts for edge in box[:2]])
-    columns = np.unique([edge for parts in boxes for box in parts for edge in box[2:4]])
+    rows = np.array(sorted({edge for parts in boxes for box in parts for edge in box[:2]}))
+    columns = np.array(sorted({edge for parts in boxes for box in parts for edge in box[2:4]}))
     grid = _painted(boxes, rows, columns)
     kept = _rectangles(grid, len(sources))
     lacking = [(i, j) for i, _, j, _ in kept if (grid[i, j, : len(sources)] < 0).all()]

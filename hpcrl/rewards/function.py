@@ -5,7 +5,6 @@ what it sends on its only socket merely has its parent look there. What the func
 The process ends with its parent; the signals that ask a run to drain do not end it, since calls in flight need it.
 """
 
-import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -126,6 +125,9 @@ def serve(parent: socket.socket, box: AnswerBox, parent_pid: int) -> None:
         if call is None:
             return
         if call.takes.awaited:
+            # Every worker with a reward function starts such a process, and few of these functions are awaited.
+            import asyncio
+
             asyncio.run(_answer_together(parent, call, order, replies))
         else:
             _answer_in_turn(parent, call, order, replies)
@@ -167,6 +169,8 @@ def _answer_in_turn(parent: socket.socket, call: Call, order: Load, replies: Rep
 
 async def _answer_together(parent: socket.socket, call: Call, order: Load, replies: Replies) -> None:
     """Up to `order.concurrency` lines at a time, each with a time limit of its own."""
+    import asyncio
+
     reader, _ = await asyncio.open_connection(sock=parent.dup(), limit=LONGEST_LINE)
     free = asyncio.Semaphore(order.concurrency)
     decode = msgspec.json.Decoder(ToScore).decode
@@ -186,6 +190,8 @@ async def _answer_together(parent: socket.socket, call: Call, order: Load, repli
 
 
 async def _attempt_awaited(call: Call, asked: ToScore, order: Load) -> Reply:
+    import asyncio
+
     limit = asyncio.timeout(order.timeout_s)
     try:
         async with limit:

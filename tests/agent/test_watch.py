@@ -127,7 +127,7 @@ def test_a_watch_looks_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "resources" / "node-0.jsonl"
     looking = Watch(path, tmp_path, lambda: {0: os.getpid()})
     looking.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not (path.exists() and path.read_bytes().count(b"\n") > 2) and time.monotonic() < deadline:
         time.sleep(0.01)
     looking.close()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.chaos import remains, whole_run
+from support.covering import covering
 from support.hosts import run_of, write_task
 from support.struck_layouts import Blow, check_struck
 from support.tiny_ppo import tiny_ppo
@@ -138,7 +139,7 @@ BLOWS = [
 ]
 
 
-@pytest.mark.parametrize("blow", BLOWS, ids=lambda blow: f"{blow.who}-{blow.point}")
+@pytest.mark.parametrize("blow", covering(BLOWS, lambda blow: blow.target), ids=lambda blow: f"{blow.who}-{blow.point}")
 def test_killed_among_its_turns_a_run_ends_with_the_same_bits(
     task: Path, tmp_path: Path, whole: Callable[[int], RunDirectory], blow: Blow
 ) -> None:

@@ -85,7 +85,7 @@ BLOWS = {
 }
 
 
-FAST = ("in generation", "in a backward pass")
+FAST = ("in a backward pass",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])

@@ -178,7 +178,7 @@ BLOWS = {
     "in the second step's training": ("ppo", Blow("worker-1", "minibatch.end", 4)),
     "at a checkpoint": (AHEAD, Blow("master", "manifest.published", 1, "all")),
 }  # fmt: skip
-FAST = ("in a round", "where rows are carried", "all of them, at the master's choice")
+FAST = ("in a round", "where rows are carried")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in BLOWS])

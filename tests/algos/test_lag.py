@@ -103,7 +103,10 @@ BLOWS = {
 }
 
 
-@pytest.mark.parametrize("name", BLOWS)
+FAST = ("in training, while others generate", "a move of what is read later")
+
+
+@pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])
 def test_killed_a_run_that_is_behind_ends_with_the_same_bits(
     name: str, task: Path, tmp_path: Path, undisturbed: Callable[[int], RunDirectory]
 ) -> None:
@@ -154,7 +157,9 @@ SCRIPT_BLOWS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPT_BLOWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(it, marks=() if it == "the script" else pytest.mark.slow) for it in SCRIPT_BLOWS]
+)
 def test_killed_a_script_that_is_behind_ends_with_the_same_bits(
     name: str, task: Path, tmp_path: Path, behind: RunDirectory
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from support import advantages_script, ppo_script, repeated_script, surprise_script
 from support.archives import archives, kept_rows
 from support.chaos import remains, whole_run
+from support.covering import covering
 from support.hosts import write_task
 from support.struck_layouts import Blow, check_struck, exported
 from support.tiny_ppo import tiny_ppo
@@ -76,7 +77,7 @@ BLOWS = [
 ]
 
 
-@pytest.mark.parametrize("blow", BLOWS, ids=lambda blow: f"{blow.who}-{blow.point}")
+@pytest.mark.parametrize("blow", covering(BLOWS, lambda blow: blow.who), ids=lambda blow: f"{blow.who}-{blow.point}")
 def test_a_script_of_models_that_is_killed_ends_with_the_same_bits(
     task: Path, tmp_path: Path, whole: Callable[[str], RunDirectory], blow: Blow
 ) -> None:

@@ -113,7 +113,9 @@ BLOWS = {
 }
 
 
-@pytest.mark.parametrize("name", BLOWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(it, marks=() if it == "at its spill" else pytest.mark.slow) for it in BLOWS]
+)
 def test_killed_within_a_segment_a_run_ends_with_the_same_bits_and_draws_no_earlier_one_again(
     name: str, task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
 ) -> None:
@@ -153,7 +155,7 @@ def test_after_each_segment_a_response_comes_from_a_newer_actor(
     assert remains(dawdling) == remains(run)
 
 
-FAST = ("in a segment of a newer actor", "the master, between lines")
+FAST = ("in a segment of a newer actor",)
 NEWER_BLOWS = {
     "in a segment of a newer actor": Blow("worker-0", "generate.end", 14),
     "in training": Blow("worker-1", "minibatch.end", 7),

@@ -128,7 +128,7 @@ def test_ctrl_c_ends_both_processes(model: Path, tmp_path: Path) -> None:
         process.stdout.read(10)
         [child] = children_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=20)  # what is written meanwhile may be more than a pipe holds
+        process.communicate(timeout=60)  # what is written meanwhile may be more than a pipe holds
         assert process.returncode == INTERRUPTED
         assert not is_alive(child)
 

@@ -212,7 +212,14 @@ COMMANDS = (["status"], ["inspect"], ["logs"], ["resume", "--dry-run"], ["resume
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"", b"\xff\x00{garbage", "half"], ids=["removed", "empty", "garbage", "half"]
+    "content",
+    [
+        None,
+        pytest.param(b"", marks=pytest.mark.slow),
+        b"\xff\x00{garbage",
+        pytest.param("half", marks=pytest.mark.slow),
+    ],
+    ids=["removed", "empty", "garbage", "half"],
 )
 def test_whatever_file_of_a_run_is_damaged_every_command_says_a_sentence(run, capsys, tmp_path, content):
     files = [path.relative_to(run) for path in sorted(Path(run).rglob("*")) if path.is_file()]

@@ -28,7 +28,7 @@ SLOW = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def pool() -> Any:
-    with gloo_pool(2) as ranks:
+    with gloo_pool(2, "guests") as ranks:
         yield ranks
 
 
@@ -92,7 +92,7 @@ def on_three(context: Any, maker: Any) -> tuple[list[float], tuple[float, float]
 
 def test_some_of_the_workers_hold_a_model_and_three_learn_what_hpcrls_own_do() -> None:
     """Three divide neither its buffers nor its parameters."""
-    with gloo_pool(3) as three:
+    with gloo_pool(3, "guests") as three:
         on_two = {backend: three.run(on_two_of_three, backend) for backend in ("zero2", "zero3")}
         ours, *theirs = (three.run(on_three, maker) for maker in (native, zero2, zero3))
     for first, nothing, second in on_two.values():
@@ -155,7 +155,7 @@ def left_alone(context: Any, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", [pytest.param("zero1", marks=SLOW), "zero2", "zero3"])
 def test_what_deepspeeds_collectives_raise_tells_of_the_peer(backend: str) -> None:
-    with gloo_pool(2) as ranks, pytest.raises(AssertionError) as raised:
+    with gloo_pool(2, "guests") as ranks, pytest.raises(AssertionError) as raised:
         ranks.run(left_alone, backend)
     assert "PeerLostError: DeepSpeed's" in str(raised.value)
     assert "died with exit code 7" in str(raised.value)

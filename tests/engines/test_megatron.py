@@ -26,13 +26,13 @@ WINDOWED = tiny_config(windows=(0, 6))
 
 @pytest.fixture(scope="module")
 def pool() -> Any:
-    with gloo_pool(2) as ranks:
+    with gloo_pool(2, "guests") as ranks:
         yield ranks
 
 
 @pytest.fixture(scope="module")
 def four() -> Any:
-    with gloo_pool(4) as ranks:
+    with gloo_pool(4, "guests") as ranks:
         yield ranks
 
 
@@ -122,7 +122,7 @@ def left_alone(context: Any, going: str) -> None:
 
 @pytest.mark.parametrize("going", ["backward", pytest.param("forward", marks=SLOW)])
 def test_what_megatrons_collectives_raise_tells_of_the_peer(going: str) -> None:
-    with gloo_pool(2) as ranks, pytest.raises(AssertionError) as raised:
+    with gloo_pool(2, "guests") as ranks, pytest.raises(AssertionError) as raised:
         ranks.run(left_alone, going)
     assert f"PeerLostError: Megatron's {going} pass, operation" in str(raised.value)
     assert "died with exit code 7" in str(raised.value)
@@ -155,7 +155,7 @@ def begins(context: Any, maker: Callable[..., ComposedEngine]) -> list[float]:
 
 @SLOW
 def test_masters_are_told_as_hpcrls_own_lie_whatever_the_number_of_workers() -> None:
-    with gloo_pool(3) as three:
+    with gloo_pool(3, "guests") as three:
         ours, theirs = (three.run(begins, maker) for maker in (native, megatron))
     assert ours == theirs
 

@@ -44,7 +44,7 @@ def trained(pool: Any, name: str, text: str, routers: RouterLoss, recompute: boo
     ("name", "layout", "routers"),
     [
         *((name, "d1", ROUTERS) for name in CONFIGS),
-        ("mixtral", "d1", NO_ROUTER_LOSS),
+        pytest.param("mixtral", "d1", NO_ROUTER_LOSS, marks=pytest.mark.slow),
         ("mixtral", "t2p2", ROUTERS),
         ("mixtral", "p2", NO_ROUTER_LOSS),
         ("qwen2", "d2t2", NO_ROUTER_LOSS),

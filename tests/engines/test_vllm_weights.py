@@ -46,7 +46,7 @@ def read_meanwhile(folder: Path) -> tuple[list[str], Callable[[], None]]:
 
 
 def seen(found: list[str], names: list[str]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while found != names and time.monotonic() < deadline:
         time.sleep(0.001)
     return found == names

@@ -1,9 +1,12 @@
 """Runs over pairs, a model on real processes, killed here and there: they end with the bits of an undisturbed run."""
 
+import itertools
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 from support.chaos import Remains, create_run, ends_alike, finish, outputs, remains
+from support.covering import covering
 from support.faults import Strike
 from support.hosts import write_task
 from support.judges import write_judge, write_pairs
@@ -33,7 +36,7 @@ MORE = [
 TRAINING = ("dpo", "reward_model")
 ALGORITHMS = (*TRAINING, "evaluate_pairs")
 CASES = [
-    *(pytest.param(algorithm, point) for algorithm in ALGORITHMS for point in POINTS),
+    *covering(itertools.product(ALGORITHMS, POINTS), itemgetter(0), itemgetter(1)),
     *(pytest.param(algorithm, point, marks=pytest.mark.slow) for algorithm in TRAINING for point in MORE),
 ]
 

@@ -124,7 +124,7 @@ def test_all_commands_answer_of_a_whole_run_and_of_one_that_is_read_only(
     assert sorted(map(str, copy.rglob("*"))) == before, "nothing is written into it"
 
 
-CASES = 30
+CASES = 12
 MANY = 300
 
 

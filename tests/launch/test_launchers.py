@@ -150,4 +150,4 @@ def test_what_a_starter_that_broke_off_has_started_is_ended(tmp_path, monkeypatc
     monkeypatch.setattr(sys, "executable", str(starter))
     with pytest.raises(InternalError, match="ended with -9"):
         LocalLauncher().start(RunDirectory(tmp_path), "nonce")
-    wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())), 10, "its end")
+    wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())), 30, "its end")

@@ -84,7 +84,7 @@ def test_whatever_goes_wrong_in_asking_does_not_end_the_run() -> None:
     watch = AllocationWatch(Broken(), noted.append)
     watch.ask_ends()
     watch.poll({3: None})
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while len(noted) < 3 and time.monotonic() < deadline:
         assert watch.time_left_s() == math.inf
         watch.poll({3: None})

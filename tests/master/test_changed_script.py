@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from support.chaos import (
     whole_run,
 )
 from support.cluster import wait_until_gone
+from support.covering import covering
 from support.faults import Strike
 
 from hpcrl.config.control import ControlConfig
@@ -120,7 +122,7 @@ KILLED = [
 """While the change is followed: once in the first attempts of it."""
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), KILLED)
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(KILLED, itemgetter(0), itemgetter(3)))
 def test_killed_while_the_change_is_followed_it_ends_as_if_nothing_had_happened(
     tmp_path: Path, who: str, point: str, nth: int, target: str
 ) -> None:

@@ -152,7 +152,7 @@ def rare(nodes: str, steps: int = STEPS, **cluster: Any) -> ToyExperiment:
     ("who", "point", "target"),
     [
         ("master", "manifest.write", "all"),  # ordered to grow, not yet on disk
-        ("master", "manifest.published", "all"),
+        pytest.param("master", "manifest.published", "all", marks=pytest.mark.slow),
         pytest.param("worker-2", "worker.start", "all", marks=pytest.mark.slow),  # as the new attempt starts
         ("worker-2", "worker.start", "agent-1"),  # who joins is gone while it loads
         pytest.param("worker-2", "worker.start", "agent-0", marks=pytest.mark.slow),

@@ -5,12 +5,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import once_script
 from support.chaos import create_run, ends_alike, outputs, remains, toy_experiment, whole_run
+from support.covering import covering
 from support.faults import Strike
 from support.in_memory import FAST
 
@@ -80,7 +82,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target", "again"), POINTS)
+@pytest.mark.parametrize(("who", "point", "nth", "target", "again"), covering(POINTS, itemgetter(1), itemgetter(3)))
 def test_a_kill_before_its_line_repeats_it_and_none_after(
     whole: RunDirectory,
     tmp_path: Path,

@@ -4,6 +4,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from support import registered_script
 from support.chaos import Remains, begin, create_run, ends_alike, finish, outputs, remains, toy_experiment, whole_run
 from support.cluster import wait_until_gone
+from support.covering import covering
 from support.faults import Strike
 from support.in_memory import FAST
 
@@ -74,7 +76,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), POINTS)
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(0), itemgetter(3)))
 def test_a_script_of_registered_methods_that_is_killed_ends_as_if_nothing_had_happened(
     undisturbed: Remains, tmp_path: Path, who: str, point: str, nth: int, target: str
 ) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import means_script
 from support.chaos import Remains, create_run, ends_alike, remains, toy_experiment, whole_run
+from support.covering import covering
 from support.faults import Strike
 from support.in_memory import folder_in_memory
 
@@ -46,7 +48,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), POINTS)
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(0), itemgetter(3)))
 def test_a_script_that_takes_means_is_killed_and_ends_as_if_nothing_had_happened(
     undisturbed: Remains, folder: Path, who: str, point: str, nth: int, target: str
 ) -> None:

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from support.chaos import (
     whole_run,
 )
 from support.cluster import wait_until_gone
+from support.covering import covering
 from support.faults import Strike
 from support.in_memory import FAST
 
@@ -113,7 +115,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), POINTS)
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(0, 1), itemgetter(0, 3)))
 def test_a_script_that_is_killed_ends_as_if_nothing_had_happened(
     undisturbed: Remains, folder: Path, who: str, point: str, nth: int, target: str
 ) -> None:

@@ -49,7 +49,7 @@ def test_agents_get_the_address_that_the_master_publishes_whenever_they_come(tmp
     def agent(node: int) -> None:
         store = FilesystemStore(tmp_path)
         announce(store, record(node))
-        got.append(wait_master(store, timeout_s=10, nodes=4))
+        got.append(wait_master(store, timeout_s=30, nodes=4))
         store.close()
 
     agents = [threading.Thread(target=agent, args=(node,)) for node in range(4)]
@@ -80,7 +80,7 @@ def test_a_node_costs_five_metadata_operations(tmp_path: Path) -> None:
     publish_master(FilesystemStore(tmp_path), MASTER)
     store = FilesystemStore(tmp_path, Counted(tmp_path))
     announce(store, record(0))
-    wait_master(store, timeout_s=5)
+    wait_master(store, timeout_s=30)
     store.close()
     assert Counted.calls == 5
 

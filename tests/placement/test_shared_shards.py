@@ -2,8 +2,10 @@
 
 import itertools
 from collections import Counter
+from operator import itemgetter
 
 import pytest
+from support.covering import covering
 from support.tiny_models import odd_config, tiny_config
 
 from hpcrl.families.config import DecoderConfig
@@ -63,8 +65,9 @@ def read(config: DecoderConfig, saved: Layout, loads: Layout, numel: int) -> Sha
     return reading
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("loads", LAYOUTS, ids=str)
+@pytest.mark.parametrize(
+    ("loads", "name"), covering(itertools.product(LAYOUTS, CONFIGS), itemgetter(0), itemgetter(1)), ids=str
+)
 def test_each_element_is_read_once_and_comes_to_all_that_are_to_have_it(name: str, loads: Layout) -> None:
     for saved, numel in zip(LAYOUTS, itertools.cycle((97, 1024, 1 << 20))):
         read(CONFIGS[name], saved, loads, numel)

@@ -115,7 +115,7 @@ def test_an_asynchronous_function_works_on_many_at_a_time(judge: Judge) -> None:
 
 
 def test_an_asynchronous_function_has_a_limit_for_each_response(judge: Judge) -> None:
-    found = judge("slow", "a", "late", "bb", "bad", timeout_s=1.5, on_error="drop")
+    found = judge("slow", "a", "late", "bb", "bad", timeout_s=5.0, on_error="drop")
     assert [it.dropped for it in found] == [False, True, False, True]
     assert totals(found)[::2] == [1.0, 2.0]
 
@@ -127,12 +127,12 @@ def test_several_processes_share_the_work(judge: Judge) -> None:
 
 def test_what_fails_is_dropped_and_told_and_the_others_are_scored(judge: Judge, capfd: Any) -> None:
     texts = ["ok", "raises", "ok", "dies", "late", "bad", "ok"]
-    found = judge("picky", *texts, on_error="drop", timeout_s=1.0)
+    found = judge("picky", *texts, on_error="drop", timeout_s=5.0)
     assert [it.dropped for it in found] == [text in ("raises", "dies", "late") for text in texts]
     assert [it.total == 1.0 for it in found] == [text == "ok" for text in texts]
     told = capfd.readouterr().err
     assert "ZeroDivisionError" in told and 'mine.py", line' in told and "response: 'raises'" in told
-    assert "(exit code 3)" in told and "took longer than 1 s" in told
+    assert "(exit code 3)" in told and "took longer than 5 s" in told
     assert told.count("It is dropped, and not counted.") == 3
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from support import forkserver
 
 from hpcrl import processes
+from hpcrl.agent.devices import MASK
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.entry import main as entry
 from hpcrl.master.allocation import Allocation
@@ -115,12 +117,16 @@ def start_job(
     process, _, node = name.partition("-")
     out = run_dir.parent / f"{run_dir.name}.{submission}.{name}.log"
     arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault, allocation, dict(os.environ))
-    return forkserver.start(_job, *arguments, torch=not _is_toy(RunDirectory(run_dir).run_json))
+    return forkserver.start(_job, *arguments, kind=_kind_of(RunDirectory(run_dir).run_json))
 
 
-def _is_toy(run_json: Path) -> bool:
-    """Whether the run's workers need no torch; a record that is damaged or gone need not tell."""
-    return run_json.exists() and toy.ALGORITHM.host.encode() in run_json.read_bytes()
+def _kind_of(run_json: Path) -> forkserver.Kind:
+    """What the run's workers need: toys no torch. A record that is damaged or gone need not tell."""
+    text = run_json.read_bytes() if run_json.exists() else b""
+    if toy.ALGORITHM.host.encode() in text:
+        return "toy"
+    theirs = re.search(rb'"backend": ?"[^"]*megatron', text) is not None
+    return "guests" if theirs and os.environ.get(MASK) == "" else "torch"
 
 
 def alive_of(run_dir: Path) -> list[str]:
@@ -133,7 +139,7 @@ def alive_of(run_dir: Path) -> list[str]:
     return found
 
 
-def wait_until_gone(run_dir: Path, limit_s: float = 10.0) -> None:
+def wait_until_gone(run_dir: Path, limit_s: float = 30.0) -> None:
     """Workers die with their agent, but a moment after it: until then they may still publish what they were writing."""
     deadline = time.monotonic() + limit_s
     while left := alive_of(run_dir):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from support.forkserver import start
+from support.forkserver import Kind, start
 
 TIMEOUT_S = 60.0
 
@@ -22,11 +22,13 @@ class RankPool:
     The function stands at the top of a file: a rank imports that file by path, so test modules can hold their own.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, kind: Kind = "torch") -> None:
         self.size = size
         pairs = [multiprocessing.Pipe() for _ in range(size)]
         self._pipes = [ours for ours, _ in pairs]
-        self._processes = [start(_rank_main, rank, size, theirs, daemon=True) for rank, (_, theirs) in enumerate(pairs)]
+        self._processes = [
+            start(_rank_main, rank, size, theirs, kind=kind, daemon=True) for rank, (_, theirs) in enumerate(pairs)
+        ]
         for _, theirs in pairs:
             theirs.close()
         invitation = self._pipes[0].recv()
@@ -62,8 +64,8 @@ class RankPool:
 
 
 @contextlib.contextmanager
-def gloo_pool(size: int) -> Iterator[RankPool]:
-    pool = RankPool(size)
+def gloo_pool(size: int, kind: Kind = "torch") -> Iterator[RankPool]:
+    pool = RankPool(size, kind)
     try:
         yield pool
     finally:
