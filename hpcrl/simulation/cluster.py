@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrl.errors import InternalError
 from hpcrl.simulation.clock import SECOND_NS, VirtualClock
@@ -53,6 +53,13 @@ class Mail:
         self._messages.append((to, body))
 
 
+class Post(NamedTuple):
+    """Both ways."""
+
+    to_master: Mail
+    from_master: Mail
+
+
 @dataclass
 class Node:
     """A node and its agent."""
@@ -92,7 +99,7 @@ class Cluster:
         self._nodes = [Node(number) for number in range(nodes)]
         self._inbox: list[tuple[bytes, Message]] = []
         self._hear: dict[bytes, Callable[[Message], None]] = {}
-        self._to_master, self._from_master = Mail(self._arrive, clock), Mail(_told, clock)
+        self._mail = Post(Mail(self._arrive, clock), Mail(_told, clock))
         self._world: World | None = None
         self._at_step: dict[int, list[Callable[[], None]]] = defaultdict(list)
         self._speeds: dict[int, Speed] = defaultdict(Speed)
@@ -118,7 +125,7 @@ class Cluster:
 
     def send(self, identity: bytes, body: Message) -> None:
         if (hear := self._hear.get(identity)) is not None:
-            self._from_master.send(hear, body)
+            self._mail.from_master.send(hear, body)
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -128,7 +135,7 @@ class Cluster:
 
     def say(self, identity: bytes, body: Message) -> None:
         """To the master, if whoever says it lives until it arrives."""
-        self._to_master.send(identity, body)
+        self._mail.to_master.send(identity, body)
 
     def _arrive(self, messages: list[tuple[bytes, Message]]) -> None:
         hear = self._hear
