@@ -58,6 +58,8 @@ class Post(NamedTuple):
 
     to_master: Mail
     from_master: Mail
+    hear: dict[bytes, Callable[[Message], None]]
+    """How whoever is there hears what is sent to this identity."""
 
 
 @dataclass
@@ -98,8 +100,7 @@ class Cluster:
         self._disturbances = disturbances
         self._nodes = [Node(number) for number in range(nodes)]
         self._inbox: list[tuple[bytes, Message]] = []
-        self._hear: dict[bytes, Callable[[Message], None]] = {}
-        self._mail = Post(Mail(self._arrive, clock), Mail(_told, clock))
+        self._mail = Post(Mail(self._arrive, clock), Mail(_told, clock), {})
         self._world: World | None = None
         self._at_step: dict[int, list[Callable[[], None]]] = defaultdict(list)
         self._speeds: dict[int, Speed] = defaultdict(Speed)
@@ -124,7 +125,7 @@ class Cluster:
         return []
 
     def send(self, identity: bytes, body: Message) -> None:
-        if (hear := self._hear.get(identity)) is not None:
+        if (hear := self._mail.hear.get(identity)) is not None:
             self._mail.from_master.send(hear, body)
 
     def flush(self) -> None:
@@ -138,7 +139,7 @@ class Cluster:
         self._mail.to_master.send(identity, body)
 
     def _arrive(self, messages: list[tuple[bytes, Message]]) -> None:
-        hear = self._hear
+        hear = self._mail.hear
         self._inbox += [message for message in messages if message[0] in hear]
 
     # ── what is planned ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +228,7 @@ class Cluster:
             return
         node.starts += 1
         node.agent = b"agent-%d.%d" % (node.number, node.starts)
-        self._hear[node.agent] = partial(self._agent_hears, node, node.agent)
+        self._mail.hear[node.agent] = partial(self._agent_hears, node, node.agent)
         incarnation = (1, node.starts)
         hello = AgentHello(node.number, f"node-{node.number}", self._slots, node.starts, incarnation)
         self.say(node.agent, hello)
@@ -236,7 +237,7 @@ class Cluster:
         """It is gone for the master, which need not be told."""
         for rank in list(node.workers):
             self._end(node, rank)
-        self._hear.pop(node.agent, None)
+        self._mail.hear.pop(node.agent, None)
         node.agent = b""
 
     def _replace(self, node: Node) -> None:
@@ -292,14 +293,14 @@ class Cluster:
         for rank in told.ranks:
             worker = node.workers[rank] = Worker(rank, self._world, self._speeds[rank])
             self.orders[-1][rank] = worker.order
-            self._hear[worker.identity] = worker.hear
+            self._mail.hear[worker.identity] = worker.hear
             hello = WorkerHello(told.attempt, rank, rank, f"worker-{rank}", "", "simulated", "simulated")
             self.say(worker.identity, hello)
 
     def _end(self, node: Node, rank: int) -> None:
         worker = node.workers.pop(rank)
         worker.gone = True
-        self._hear.pop(worker.identity, None)
+        self._mail.hear.pop(worker.identity, None)
 
     def _kill(self, rank: int) -> bool:
         """Whether it was there."""
