@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hpcrl.controller.user_code import misuse
 from hpcrl.errors import UserCodeError
-from hpcrl.wire.script_messages import TurnBegun
+from hpcrl.wire.script_messages import CallExecuted, TurnBegun
 
 
 @dataclass
@@ -17,9 +17,7 @@ class AskedTurn:
     times: Counter[str] = field(default_factory=Counter)
     numbers: dict[str, int] = field(default_factory=dict)
     """Call, as asked for → its number."""
-    executed: dict[int, dict[str, float]] = field(default_factory=dict)
-    values: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """What methods of JSON have returned, by ask."""
+    executed: dict[int, CallExecuted] = field(default_factory=dict)
     once: dict[int, str | None] = field(default_factory=dict)
     """What was done outside of the run, by ask → what came of it; None where it is to be done."""
     unsaid: set[int] = field(default_factory=set)
@@ -32,6 +30,12 @@ class AskedTurn:
     is_ahead: bool = False
     is_before: bool = False
     """It is what comes before the loop, and no turn: nothing of it is recorded. Its step is that before the first."""
+
+    def say_read(self) -> tuple[int, ...]:
+        """The asks whose rows or statistics the script has read since its last, for its next."""
+        read = tuple(sorted(self.unsaid))
+        self.unsaid.clear()
+        return read
 
     def refuse_before(self, doing: str) -> None:
         """Raises UserCodeError where only what belongs to no step may be asked for."""

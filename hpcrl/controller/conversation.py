@@ -185,7 +185,7 @@ class Conversation:
         assert turn is not None
         del self._turns[turn.begun.step]
         at = place() or turn.last_place
-        self._ask(TurnEnded(turn.begun.step, turn.asks + 1, state, logged, _read(turn), at, left))
+        self._ask(TurnEnded(turn.begun.step, turn.asks + 1, state, logged, turn.say_read(), at, left))
 
     def end(self, step: int) -> None:
         """The script has returned."""
@@ -232,8 +232,7 @@ class Conversation:
         turn.numbers[name] = turn.asks
         self._calls[turn.begun.step, turn.asks] = name
         at = turn.last_place
-        self._ask(CallAsked(turn.begun.step, turn.asks, name, ids, dict(inputs), arguments, _read(turn), at, cut))
-        turn.unsaid.clear()
+        self._ask(CallAsked(turn.begun.step, turn.asks, name, ids, dict(inputs), arguments, turn.say_read(), at, cut))
         return turn.asks
 
     def once(self, name: str, arguments: str, do: Callable[[str], str]) -> str:
@@ -245,8 +244,7 @@ class Conversation:
         call = name if turn.times[own] == 1 else f"{name}_{turn.times[own]}"
         turn.asks += 1
         step, number = turn.begun.step, turn.asks
-        self._ask(OnceAsked(step, number, call, arguments, _read(turn), at))
-        turn.unsaid.clear()
+        self._ask(OnceAsked(step, number, call, arguments, turn.say_read(), at))
         self._until(lambda: True if number in turn.once else None)
         if (found := turn.once.pop(number)) is not None:
             return found
@@ -259,21 +257,16 @@ class Conversation:
     def wait(self, step: int, number: int, doing: str) -> None:
         """Until a call of the open turn is executed."""
         self.current(step, doing)
-        self._stats(number)
+        self._executed(number)
 
     def stats(self, step: int, number: int, doing: str) -> dict[str, float]:
         """The statistics of a call of the open turn, which are read by this; waits for them."""
         self.current(step, doing)
-        found = self._stats(number)
-        assert self._turn is not None
-        self._turn.unsaid.add(number)
-        return found
+        return self._answer_read(number).stats
 
     def values(self, number: int) -> tuple[str, ...]:
         """What a method of JSON that is executed has returned, which is read by this."""
-        assert self._turn is not None
-        self._turn.unsaid.add(number)
-        return self._turn.values[number]
+        return self._answer_read(number).values
 
     def read(self, step: int, ids: tuple[str, ...], columns: Columns) -> SequenceSample:
         """Rows, which are read by this; waits for those who make them."""
@@ -295,7 +288,7 @@ class Conversation:
         assert turn is not None
         makers = {run.call for runs in columns.values() for run in runs if run.call}
         for number in sorted(turn.numbers[maker] for maker in makers):
-            self._stats(number)
+            self._executed(number)
         with self._heard:
             self._tokens += 1
             token = self._tokens
@@ -303,7 +296,13 @@ class Conversation:
         turn.unsaid |= {turn.numbers[maker] for maker in makers}
         return self._until(lambda: self._sources.pop(token, None))
 
-    def _stats(self, number: int) -> dict[str, float]:
+    def _answer_read(self, number: int) -> CallExecuted:
+        found = self._executed(number)
+        assert self._turn is not None
+        self._turn.unsaid.add(number)
+        return found
+
+    def _executed(self, number: int) -> CallExecuted:
         turn = self._turn
         assert turn is not None
         return self._until(lambda: turn.executed.get(number))
@@ -338,8 +337,7 @@ class Conversation:
             case CallExecuted(step, number) if (name := self._calls.pop((step, number), None)) is not None:
                 self._told(step, name)
                 if step in self._turns:
-                    self._turns[step].executed[number] = message.stats
-                    self._turns[step].values[number] = message.values
+                    self._turns[step].executed[number] = message
             case OnceAnswered(step, number, result) if step in self._turns:
                 self._turns[step].once[number] = result
             case TurnBegun() | NoMoreTurns():
@@ -394,10 +392,6 @@ class Conversation:
 def _thread() -> tuple[int, int]:
     """Whoever runs this: process and thread, whose numbers a forked process may have too."""
     return os.getpid(), threading.get_ident()
-
-
-def _read(turn: AskedTurn) -> tuple[int, ...]:
-    return tuple(sorted(turn.unsaid))
 
 
 def _unexpected(message: Any, when: str) -> InternalError:

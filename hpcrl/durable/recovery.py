@@ -62,6 +62,13 @@ class Before(NamedTuple):
     carried: Mapping[UnitKey, Recorded]
 
 
+class ExportsLeft(NamedTuple):
+    """The steps, from the checkpoint's on, after which roles are exported, and what of this is done."""
+
+    steps: frozenset[int] = frozenset()
+    done: frozenset[tuple[int, str]] = frozenset()
+
+
 @dataclass(frozen=True)
 class RecoveryPlan:
     """Where an attempt goes on. Steps up to the checkpoint's are over; all else concerns later ones.
@@ -71,8 +78,7 @@ class RecoveryPlan:
     methods of JSON have left.
     `replay` are train steps to be executed again, in this order. `lost` units were finished, but their files are
     damaged: they are computed again, as their lines say. `metrics` are the rows of all closed steps, the earlier ones
-    included. `exports` are the steps, from the checkpoint's on, after which roles are exported, `exported` what of this
-    is done. `numerics` are those of the newest train_step or blend of each call. `left` is what open steps, and closed
+    included. `numerics` are those of the newest train_step or blend of each call. `left` is what open steps, and closed
     ones without an archive, have left, the latter also of before the checkpoint.
     """
 
@@ -86,8 +92,7 @@ class RecoveryPlan:
     replay: tuple[Trained, ...] = ()
     lost: Mapping[UnitKey, Done] = field(default_factory=dict)
     metrics: tuple[Closed, ...] = ()
-    exports: frozenset[int] = frozenset()
-    exported: frozenset[tuple[int, str]] = frozenset()
+    exports: ExportsLeft = field(default_factory=ExportsLeft)
     left: Mapping[int, Leavings] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
     numerics: Mapping[str, Numerics] = field(default_factory=dict)
@@ -145,8 +150,7 @@ def plan_recovery(
             else:
                 recorded[unit] = found
         replay += _in_order(step.trained, changed_by)
-    first, older_rows = 0 if cut is None else cut, () if older is None else older.rows
-    closed = (*rows, *older_rows, *(event for event in events if isinstance(event, Closed)))
+    closed = (*rows, *(() if older is None else older.rows), *(event for event in events if isinstance(event, Closed)))
     accepted, numerics = _from_first_to_last(events, older)
     return RecoveryPlan(
         checkpoint=checkpoint,
@@ -159,12 +163,18 @@ def plan_recovery(
         replay=tuple(sorted(replay, key=lambda line: line.version)),
         lost=lost,
         metrics=tuple(row for _, row in sorted({row.step: row for row in closed}.items())),
-        exports=frozenset(lines.step for lines in made.values() if lines.opened.export and lines.step >= first),
-        exported=frozenset((e.step, e.role) for e in events if isinstance(e, Exported) and e.step >= first),
+        exports=_exports_from(0 if cut is None else cut, made.values(), events),
         left=left,
         accepted=accepted,
         numerics=numerics,
         damage=tuple(damage),
+    )
+
+
+def _exports_from(first: int, made: Iterable[StepLines], events: Sequence[Event]) -> ExportsLeft:
+    return ExportsLeft(
+        frozenset(lines.step for lines in made if lines.opened.export and lines.step >= first),
+        frozenset((event.step, event.role) for event in events if isinstance(event, Exported) and event.step >= first),
     )
 
 

@@ -122,7 +122,7 @@ class AttemptFiles:
         self._keep = max(keep, LEAST_KEPT)
         loaded = [] if recovery.checkpoint is None else [recovery.checkpoint.step]
         self._verification = Verification(recovery.kept, loaded, self._keep)
-        self._exported = set(recovery.exported)
+        self._exported = set(recovery.exports.done)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._writing: Future[float] | None = None
         self._janitor = Janitor(run, number, recovery, Retention(self._keep, compacts), self.append)

@@ -227,7 +227,7 @@ class Driver(ABC):
     def _export_loaded(self) -> None:
         """What is to be exported of the step that the attempt begins with is, as it was loaded."""
         recovery = self._attempt.recovery
-        if recovery.checkpoint is not None and (cut := recovery.checkpoint.step) in recovery.exports:
+        if recovery.checkpoint is not None and (cut := recovery.checkpoint.step) in recovery.exports.steps:
             for role in (home.role for home in self._plan.trained if not self._attempt.has_export(cut, home.role)):
                 self._order_save(cut, role, checkpoint=False, export=True)
 

@@ -111,7 +111,7 @@ class SimulatedRecords:
         self._append_ns = 0
         self._fold = CostFold()
         self._costs: list[StepCost] = []
-        self._exported = set(self.recovery.exported)
+        self._exported = set(self.recovery.exports.done)
         self._unarchived: list[int] = []
 
     # ── what is read ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,14 +9,17 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.choice import Choice, FirstToEnd
 from hpcrl.data.contents import Stamp, refuse_written, stamp_of
 from hpcrl.data.datasets import open_datasets
+from hpcrl.data.form import Form
 from hpcrl.data.inputs import Share, input_files
 from hpcrl.data.minibatches import held, with_places, without_places
 from hpcrl.data.samples import SequenceSample
@@ -65,6 +68,13 @@ LONGEST_KEPT = 1 << 18
 """Characters of an error, and of its traceback, that the worker's own log keeps; others are told less."""
 
 
+class _Makes(NamedTuple):
+    """What an algorithm says of rows: the form of each key, and what steps choose by."""
+
+    forms: Mapping[str, Form]
+    choice: Choice | FirstToEnd | None
+
+
 def load_host(plan: Plan, context: HostContext) -> Host:
     """The host class that the plan names for this worker as `module:Class`."""
     return load(plan.workers[context.rank].host)(context)
@@ -81,8 +91,7 @@ class ModelWorker:
         self._experiment: ExperimentConfig = experiment_from(plan.experiment)
         self._earlier = {version: experiment_from(values) for version, values in plan.earlier.items()}
         algorithm = algorithm_of(self._experiment)
-        self._forms = algorithm.forms(self._experiment)
-        self._choice = algorithm.choice(self._experiment)
+        self._makes = _Makes(algorithm.forms(self._experiment), algorithm.choice(self._experiment))
         self._datasets = open_datasets(
             self._experiment, algorithm.rows, RunIndexes(self._run, plan.inputs, makes=False)
         )
@@ -234,7 +243,7 @@ class ModelWorker:
         self._meter.begin()
         self._works("execute", f"{'replaying' if replay else 'running'} {request}", *request.told_as)
         if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts, or one that only joins
-            inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
+            inputs = SequenceSample.empty({key: self._makes.forms[key] for key in call.inputs})
         inputs = with_places(inputs, request.ids, request.cut.places)
         if part is not None and len(part.ranks) > 1 and not call.blends:
             inputs = self._host.share(part, inputs)
@@ -285,7 +294,7 @@ class ModelWorker:
             values = tuple(row.tobytes().decode() for row in outcome.sample.rows(call.outputs[0]))
         elif outcome.sample is not None:
             sample = outcome.sample.remap(dict(call.output_remap)).select_keys(call.shown or call.outputs)
-            if misfit := sample.meta.misfit(self._forms):
+            if misfit := sample.meta.misfit(self._makes.forms):
                 raise InternalError(f"step {request.step} {request.call}: {misfit}. Fix `made` of the algorithm.")
             if not call.changes:  # nobody reads what a change shows
                 self._store.put(request.step, request.call, sample)
@@ -314,7 +323,7 @@ class ModelWorker:
 
     def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:
         """What the step chooses by, where this call makes it, of each sample in the request's order."""
-        choice = self._choice
+        choice = self._makes.choice
         if choice is None or sample is None or choice.key not in sample.keys:
             return ()
         rows = sample.select_keys([choice.key]).select(request.ids).rows(choice.key)

@@ -92,7 +92,7 @@ def test_plan_of_a_run_in_the_middle() -> None:
     assert tuple(plan.lost) == (UnitKey(3, "gen", 1),)
     assert plan.replay == (trained(2, "actor_train"), trained(2, "critic_train"))
     assert [row.metrics for row in plan.metrics] == [{"x": 1}, {"x": 2}]
-    assert plan.exported == {(1, "actor")} and plan.accepted == {"data": "new"}
+    assert plan.exports.done == {(1, "actor")} and plan.accepted == {"data": "new"}
     text = plan.describe()
     assert "checkpoint of step 1, written by attempt 0: actor, critic" in text
     assert "reads 3 finished parts" in text and "replays 2 train steps: step 2 actor_train" in text
