@@ -136,7 +136,7 @@ class RowTable:
 
     def longest(self, step: int, keys: Sequence[Key], ids: Sequence[str]) -> list[int]:
         """Of each sample the tokens of its longest row that a call has made; 0 where the keys are the data set's."""
-        made = [key for key in keys if key.call != FROM_DATA]
+        made = [key for key in keys if key.call != FROM_DATA and ids]  # a call on no samples makes nothing
         tables = dict.fromkeys((self._made[step, key.call].lengths[key.key], key.repeats) for key in made)
         columns = [map(table.rows.__getitem__, _originals(ids, repeats)) for table, repeats in tables]
         return list(map(max, zip(*columns, strict=True))) if made else [0] * len(ids)

@@ -1,6 +1,9 @@
 """`hpcrl doctor` as it is typed: the table, the data, the exit status, the site's defaults."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support.fake_slurm.cluster import FakeSlurm
@@ -10,6 +13,13 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.doctor.measure import read_site_file
 from hpcrl.errors import ConfigurationError, ExitCode
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """On a disk: it is said of a folder in memory that nobody else sees it."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

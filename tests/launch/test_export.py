@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.chaos import create_run, toy_experiment, whole_run
+from support.chaos import create_run, patient_experiment, toy_experiment, whole_run
 from support.exported import check_exports, contents
 from support.kills import in_child
 
@@ -24,7 +24,7 @@ from hpcrl.scratch import NEW_S
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    return whole_run(tmp_path_factory.mktemp("export"), toy_experiment())
+    return whole_run(tmp_path_factory.mktemp("export"), patient_experiment())
 
 
 def test_the_newest_checkpoint_is_what_the_run_exports_at_its_end(

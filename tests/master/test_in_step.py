@@ -9,6 +9,7 @@ from hpcrl.data.samples import KeyMeta, SampleMeta
 from hpcrl.dataflow.tasks import Task, Unit
 from hpcrl.durable.files import FileRef
 from hpcrl.master.jobs import Job
+from hpcrl.master.row_table import Key
 from hpcrl.placement.plan import Part
 from hpcrl.wire.holders import FROM_DATA, InSpill
 from hpcrl.wire.messages import Ack, Reply, Request, Spilled, Syn
@@ -17,11 +18,11 @@ PARTS = (Part(0, (0,), 0), Part(1, (1,), 1))
 
 
 def of_call(call: str, units: int = 2, consumes: Sequence[str] = (), in_step: bool = True) -> list[Job]:
-    """A unit for each sample, on worker 0 and worker 1 by turns."""
+    """A unit for each sample, on worker 0 and worker 1 by turns. It reads a row of the data set."""
     return [
         Job(
             Task(Unit(1, call, i), consumes=tuple(Unit(1, other, i) for other in consumes), in_step=in_step),
-            (),
+            (((Key(FROM_DATA, "x"),), (f"{call}{i}",)),),
             ("y",),
             PARTS[i % 2].ranks,
             (PARTS[i % 2].head,),
@@ -38,7 +39,9 @@ def stage() -> Stage:
 
 
 def opened(stage: Stage, *jobs: list[Job]) -> None:
-    stage.dispatcher.open(1, [job for of in jobs for job in of])
+    for job in (every := [job for of in jobs for job in of]):
+        stage.dispatcher.rows.put(1, FROM_DATA, ["x"], job.ids, InSpill("x"))
+    stage.dispatcher.open(1, every)
 
 
 def sent(stage: Stage) -> list[tuple[int, str, int, bool]]:
@@ -127,6 +130,5 @@ def test_more_units_than_parts_go_in_rounds(stage: Stage) -> None:
 
 
 def test_calls_that_are_not_in_step_go_by_themselves(stage: Stage) -> None:
-    stage.dispatcher.rows.put(1, FROM_DATA, ["x"], ["one0"], InSpill("x"))
     opened(stage, of_call("one", units=1, in_step=False))
     assert sent(stage) == [(0, "one", 0, False)]

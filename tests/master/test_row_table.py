@@ -55,6 +55,7 @@ def test_the_longest_row_of_a_sample_is_that_with_the_most_tokens_of_all_keys_th
     rows.measured(1, "reward", SampleMeta(("b",), {"r": KeyMeta("float32", ((0,),))}))
     assert rows.longest(1, keys("xyr"), ["a", "b"]) == [5, 6]
     assert rows.longest(1, keys("x"), ["a", "b"]) == [0, 0]
+    assert rows.longest(2, keys("xyr"), []) == [], "of a step that has no samples nothing was ever told"
     rows.forget(2)
     assert not rows._made
 
