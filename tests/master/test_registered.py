@@ -20,6 +20,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.experiment import to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
 
 ALGORITHM = f"{Path(registered_script.__file__)}:ALGORITHM"
 
@@ -82,6 +83,23 @@ def test_a_script_of_registered_methods_that_is_killed_ends_as_if_nothing_had_ha
 ) -> None:
     run = create_run(tmp_path / "run", scripted())
     ends_alike(run, undisturbed, Strike(tmp_path, "strike", who, point, "KILL", target, nth))
+
+
+@pytest.mark.parametrize(
+    "nth", [2, 9, pytest.param(5, marks=pytest.mark.slow), pytest.param(14, marks=pytest.mark.slow)]
+)
+def test_a_disk_that_is_full_behind_the_calls_ends_the_run_and_nothing_is_lost(
+    tmp_path: Path, undisturbed: Remains, nth: int
+) -> None:
+    run = create_run(tmp_path / "run", scripted())
+    strike = Strike(tmp_path, "full", "master", "journal.before", "FULL", nth=nth)
+    jobs = begin(run, "first", strike)
+    assert jobs.wait_for("master", 90) == ExitCode.INTERNAL, outputs(run)
+    jobs.kill_all()
+    assert strike.marker.exists()
+    assert "no room for" in outputs(run) and str(run.root) in outputs(run)
+    finish(run)
+    assert remains(run) == undisturbed
 
 
 def test_a_step_that_is_resumed_on_fewer_workers_keeps_the_values_that_it_had_begun_with(tmp_path: Path) -> None:
