@@ -27,9 +27,8 @@ class BeforeLoop:
         self._plan = plan
         self._readiness = readiness
         self._dispatcher = dispatcher
-        self._asked: dict[int, CallAsked] = {}
-        self._unexecuted: dict[int, set[Unit]] = {}
-        """By ask."""
+        self._asked: list[tuple[CallAsked, set[Unit]]] = []
+        """With the units of each that are not executed."""
         self._loops = False
 
     def ask(self, asked: CallAsked) -> None:
@@ -39,18 +38,17 @@ class BeforeLoop:
             raise InternalError(
                 f"the script asks for {asked.call} {'after' if self._loops else 'before'} its loop began"
             )
-        if not self._unexecuted:
+        if not self._asked:
             self._dispatcher.open(self.step, [], more=True)
         jobs = [self._job(asked, mfc, part) for part in range(len(asked.cut))]
-        self._asked[asked.number] = asked
-        self._unexecuted[asked.number] = {job.task.unit for job in jobs}
+        self._asked.append((asked, {job.task.unit for job in jobs}))
         self._dispatcher.extend(self.step, jobs, more=True)
 
     def executed(self, unit: Unit) -> CallAsked | None:
         """The ask of which this unit was the last."""
-        number, left = next((number, units) for number, units in self._unexecuted.items() if unit in units)
+        asked, left = next((asked, units) for asked, units in self._asked if unit in units)
         left.discard(unit)
-        return None if left else self._asked[number]
+        return None if left else asked
 
     def loop_begins(self) -> None:
         """The script asks for nothing more that comes before it."""
@@ -58,10 +56,10 @@ class BeforeLoop:
 
     def go_on(self) -> None:
         """It is over where all is executed and the script asks for nothing more."""
-        if self.is_over or not self._loops or any(self._unexecuted.values()):
+        if self.is_over or not self._loops or any(units for _, units in self._asked):
             return
         self.is_over = True
-        if self._unexecuted:
+        if self._asked:
             self._dispatcher.extend(self.step, [], more=False)
             self._readiness.was_closed(self.step)
 

@@ -33,12 +33,12 @@ class Holders:
 
     def __init__(self, all_: tuple[Holder, ...] = ()) -> None:
         self.all = all_
-        self.farther = {holder.rank for holder in all_[1:] if isinstance(holder, InMemory)}
+        self._farther = {holder.rank for holder in all_[1:] if isinstance(holder, InMemory)}
         self._grown: dict[Holder, Holders] = {}
 
     def seen_by(self, reader: int) -> tuple[Holder, ...]:
         """This worker's own memory before all others, which stay in their order."""
-        if reader not in self.farther:
+        if reader not in self._farther:
             return self.all
         mine = InMemory(reader)
         return (mine, *(holder for holder in self.all if holder != mine))
@@ -169,10 +169,9 @@ class RowTable:
         if not any(key.name or key.repeats for key in keys) and len({at[:2] for at in together}) == len(together):
             return tuple(
                 RowSource(
-                    made_in, call, names, tuple(samples), holders.seen_by(reader) if holders.farther else holders.all
+                    made_in, call, tuple(dict.fromkeys(key.key for key in own)), tuple(samples), holders.seen_by(reader)
                 )
-                for (made_in, call, table, _), of_table in together.items()
-                for names in [tuple(dict.fromkeys(key.key for key in of_table))]
+                for (made_in, call, table, _), own in together.items()
                 for holders, samples in _by_holders(table, ids).items()
             )
         wanted: dict[tuple[int, str, Holders, tuple[str, ...], int], Wanted] = {}
