@@ -151,6 +151,8 @@ class Outcome:
     call made."""
     releasing_s: float = field(default=0.0, compare=False)
     """What letting go of models took at its end."""
+    values: tuple[str, ...] = ()
+    """What a method of JSON has returned, for each of its samples; it makes no rows."""
 
 
 @dataclass(frozen=True)

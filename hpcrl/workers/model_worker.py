@@ -289,10 +289,8 @@ class ModelWorker:
 
     def _answer(self, request: Request, call: MFC, outcome: Outcome, figures: Figures) -> None:
         """Keep the outputs, reply, and spill them behind the work."""
-        sample, values = None, tuple[str, ...]()
-        if outcome.sample is not None and call.dispatch.values:
-            values = tuple(row.tobytes().decode() for row in outcome.sample.rows(call.outputs[0]))
-        elif outcome.sample is not None:
+        sample = None
+        if outcome.sample is not None:
             sample = outcome.sample.remap(dict(call.output_remap)).select_keys(call.shown or call.outputs)
             if misfit := sample.meta.misfit(self._makes.forms):
                 raise InternalError(f"step {request.step} {request.call}: {misfit}. Fix `made` of the algorithm.")
@@ -311,7 +309,7 @@ class ModelWorker:
                 inexact=outcome.inexact,
                 scores=self._scores(request, sample),
                 figures=figures,
-                values=values,
+                values=outcome.values,
             )
         )
         if sample is not None and call.changes:

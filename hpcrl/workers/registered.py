@@ -105,7 +105,7 @@ def _exact(rows: Any, form: Form | None) -> Any:
 
 def _values(method: Any, it: Registered, work: Work, call: MFC) -> Outcome:
     """A value for each of the numbers that the samples of such a call are."""
-    made = []
+    made = list[str]()
     for number in map(int, work.batch.ids or (work.part,)):
         given = [each[number] for each in work.arguments] if it.takes_items else work.arguments
         value = _called(method, work, call, given)
@@ -122,6 +122,5 @@ def _values(method: Any, it: Registered, work: Work, call: MFC) -> Outcome:
                 f"{call.role}.{call.method} returned {wrong}.",
                 "Return texts, finite numbers, true, false, null, lists and dicts; rows go by a mode of samples.",
             )
-        made.append(np.frombuffer(text, np.uint8))
-    (key,) = call.outputs
-    return Outcome(SequenceSample.from_rows(work.batch.ids, {key: made}) if work.batch.ids else None)
+        made.append(text.decode())
+    return Outcome(values=tuple(made) if work.batch.ids else ())

@@ -52,10 +52,8 @@ def work(method: str, *arguments: Any, ids: tuple[str, ...] = ("a", "b")) -> Wor
     return Work(3, CALLS[method].name, 1, SequenceSample.from_rows(ids, rows), arguments=arguments)
 
 
-def values(role: Role, method: str, *arguments: Any, ids: tuple[str, ...]) -> list[Any]:
-    made = perform(role, work(method, *arguments, ids=ids), CALLS[method], FORMS).sample
-    assert made is not None
-    return [bytes(row).decode() for row in made.rows(made.keys[0])]
+def values(role: Role, method: str, *arguments: Any, ids: tuple[str, ...]) -> list[str]:
+    return [*perform(role, work(method, *arguments, ids=ids), CALLS[method], FORMS).values]
 
 
 def test_rows_are_made_in_the_declared_type_and_exact_where_the_model_is() -> None:
