@@ -1,7 +1,6 @@
 """What it costs that an algorithm is a script: a step over that of its graph, a recorded call over a live one."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -96,9 +95,3 @@ def _hpcrl(*words: str, folder: Path | None = None, code: int = 0) -> None:
     done = subprocess.run(hpcrl(*words), cwd=ROOT, env=given, capture_output=True, text=True)
     if done.returncode != code:
         raise RuntimeError(f"hpcrl {words[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
-
-
-if __name__ == "__main__":
-    os.environ["OMP_NUM_THREADS"] = "1"
-    for figure in scripted(Path("/tmp/w-lead/scripted")):
-        print(figure)

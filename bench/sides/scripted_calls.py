@@ -21,7 +21,7 @@ def loop(run, e):
         batch = batch.union(actor.generate(batch))
         begun = time.perf_counter()
         for _ in range(CALLS):
-            critic.inference(batch)
+            critic.inference(batch, blocking=True)
         with (folder / "seconds").open("a") as file:
             file.write(f"{(time.perf_counter() - begun) / CALLS}\n")
         if step.number == 2 and not (folder / "failed").exists():

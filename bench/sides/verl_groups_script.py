@@ -71,7 +71,7 @@ def loop(run, e):
 
 def timed(call, *given):
     begun = time.perf_counter()
-    call(*given)
+    call(*given, blocking=True)
     return time.perf_counter() - begun
 
 

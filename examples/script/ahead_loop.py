@@ -24,13 +24,11 @@ def loop(run, e):
     run.state.setdefault("beta", e.ppo.kl.coef)
     for step in run.steps(prepare=rollout, lag=e.lag):
         batch = step.prepared  # what rollout returned
-        values = critic.values(batch, blocking=False)
-        ref = reference.logprobs(batch, blocking=False)
-        batch = batch.union(values, ref)
+        batch = batch.union(critic.values(batch), reference.logprobs(batch))
         if old_logprobs(e) == "recomputed":  # with a lag, say
             batch = batch.union(actor.logprobs(batch))
         batch = batch.union(run.compute(advantages, batch, e.ppo, run.state["beta"]))
-        critic.update(batch, blocking=False)
+        critic.update(batch)
         learnt = actor.update(batch)
         run.state["beta"] = adapt_kl(e.ppo.kl, run.state["beta"], learnt.stats["kl"], len(batch))
         told = run.once(announce, step.number, batch.mean("rewards"), rehearsed={"stop": False})

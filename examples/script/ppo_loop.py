@@ -40,16 +40,16 @@ def loop(run, e):
     run.state.setdefault("price", 0.0)  # all that lives from step to step
     for step in run.steps(prepare=rollout, lag=e.lag):
         batch, length = step.prepared
-        values = critic.values(batch, blocking=False)  # a future stands for its rows
-        ref = reference.logprobs(batch, blocking=False)
+        values = critic.values(batch)  # it goes on at once: rows are waited for where they are read
+        ref = reference.logprobs(batch)
         if old_logprobs(e) == "recomputed":  # with a lag, say
             batch = batch.union(actor.logprobs(batch))
         batch = batch.union(values, ref, run.compute(priced, batch, run.state["price"]))
-        fitted = critic.update(batch, blocking=False)
+        fitted = critic.update(batch)
         if step.number > e.ppo.critic_warmup:
             actor.update(batch)
         run.state["price"] = max(0.0, run.state["price"] + 0.01 * (length - 4))
-        step.log(price=run.state["price"], value_loss=fitted.result().stats["loss"])
+        step.log(price=run.state["price"], value_loss=fitted.stats["loss"])
         if step.evaluates:
             held_out = step.held_out()
             held_out = held_out.union(actor.generate(held_out))

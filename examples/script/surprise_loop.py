@@ -34,13 +34,13 @@ def loop(run, e):
     for step in run.steps():
         batch = step.batch()
         batch = batch.union(actor.generate(batch))
-        surprise = actor.surprise(batch, 1.0, blocking=False)
+        surprise = actor.surprise(batch, 1.0)
         batch = batch.union(reward.score(batch), critic.values(batch), reference.logprobs(batch), surprise)
         told = [row.sum() > 0.01 for row in batch.fetch("surprise")["surprise"]]
         step.log(dull=1 - np.mean(told), surprise=batch.mean("surprise"))
         if any(told):
             batch = batch.filter(told)
-            critic.update(batch, blocking=False)
+            critic.update(batch)
             actor.update(batch)
         if step.evaluates:
             held_out = step.held_out()

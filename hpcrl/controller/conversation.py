@@ -364,7 +364,7 @@ class Conversation:
             # Nobody may ever look at an error that is raised here alone.
             self.broken = misuse(
                 f"{doing}: another {other} than the script's own asks for it.",
-                "Ask from the script's thread: blocking=False gives a future at once.",
+                "Ask from the script's thread: calls whose rows it does not read overlap.",
                 place(sys._current_frames().get(thread)),
             )
             raise self.broken

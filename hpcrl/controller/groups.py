@@ -10,7 +10,7 @@ from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import Columns, DataProto, StandsForRows, in_script, not_a_batch, refuse_empty
 from hpcrl.controller.declared import DeclaredCalls
 from hpcrl.controller.json_values import arguments
-from hpcrl.controller.results import CallRows, Changed, CustomRows, Future, Values, numbered
+from hpcrl.controller.results import CallRows, Changed, CustomRows, Future, Values, numbered, returned
 from hpcrl.controller.user_code import listed, misuse, place, refuse_uncallable
 from hpcrl.controller.ways import PLAIN, Ways, check_items, split_by
 from hpcrl.data.form import Form
@@ -45,7 +45,7 @@ class Calls:
     computations: Computations
     plan: Plan
 
-    def call(self, role: str, method: str, given: Sequence[Any], name: str | None, blocking: bool) -> Any:
+    def call(self, role: str, method: str, given: Sequence[Any], name: str | None, blocking: bool | None) -> Any:
         """What a method of a group asks for."""
         doing = f"{role}.{method}"
         it = self.declared.method(role, method)
@@ -69,7 +69,13 @@ class Calls:
         return self._ask(call, batch, doing, blocking)
 
     def _registered(
-        self, call: MFC, it: Registered, batch: DataProto | None, rest: Sequence[Any], doing: str, blocking: bool
+        self,
+        call: MFC,
+        it: Registered,
+        batch: DataProto | None,
+        rest: Sequence[Any],
+        doing: str,
+        blocking: bool | None,
     ) -> Any:
         """Ask for a registered method."""
         text, _ = arguments(call.name, rest)
@@ -116,7 +122,7 @@ class Calls:
         call: MFC,
         batch: DataProto | None,
         doing: str,
-        blocking: bool,
+        blocking: bool | None,
         text: str = "",
         computation: Computation | None = None,
         ways: Ways = PLAIN,
@@ -142,7 +148,14 @@ class Calls:
             columns = dict.fromkeys(call.outputs, (Made(name, len(ids)),))
             rows = (step, ids, columns, call.dataset, self.talk, self.talk, name, number)
             it = CallRows(*rows) if ways.collect is None else CustomRows(*rows, ways.sizes, ways.collect)
-        return Future(it).result() if blocking else Future(it)
+        if blocking is None and self._may_go_on(it, computation):
+            return returned(it)
+        return Future(it) if blocking is False else Future(it).result()
+
+    def _may_go_on(self, it: CallRows | Changed | Values, computation: Computation | None) -> bool:
+        """Whether the script need not wait: who reads rows or statistics waits for them. A function of the script's
+        own may not run beside it, and before the loop all is done one after another."""
+        return not isinstance(it, Values) and computation is None and self.talk.turn is not None
 
     def _inputs(self, call: MFC, batch: DataProto, doing: str) -> Columns:
         """Who made what it reads."""
@@ -171,8 +184,11 @@ def _in_words(form: Form) -> str:
 
 
 class WorkerGroup:
-    """A role on its workers. Its methods are its calls: `group.generate(batch, name=None, blocking=True)`, and the
-    registered methods of its class, with further arguments."""
+    """A role on its workers. Its methods are its calls: `group.generate(batch, name=None, blocking=None)`, and the
+    registered methods of its class, with further arguments.
+
+    A call that makes rows or changes the role gives them at once, and whoever reads them waits; one of JSON waits for
+    its values. All wait with `blocking=True`, and with `blocking=False` all give a future."""
 
     def __init__(self, role: str, plan: Plan, calls: Calls) -> None:
         self.role = role
@@ -221,7 +237,9 @@ class WorkerGroup:
             )
         return partial(self._call, method)
 
-    def _call(self, method: str, *given: Any, name: str | None = None, blocking: bool = True, **others: Any) -> Any:
+    def _call(
+        self, method: str, *given: Any, name: str | None = None, blocking: bool | None = None, **others: Any
+    ) -> Any:
         if others:
             raise misuse(
                 f"{self.role}.{method} takes name= and blocking= by name, and got {listed(f'{it}=' for it in others)}.",

@@ -100,10 +100,15 @@ class Future(StandsForRows):
         """The rows, the change, or the values; waits until it is executed."""
         it = self.gives
         it.talk.wait(it.step, it.number, f"{it.call}'s result")
-        return it.read() if isinstance(it, Values | CustomRows) else it
+        return returned(it)
 
     def as_batch(self) -> DataProto:
         return self.gives.as_batch()
+
+
+def returned(it: CallRows | Changed | Values) -> Any:
+    """What a call gives to the script: the rows or the change themselves, the values, or what is collected."""
+    return it.read() if isinstance(it, Values | CustomRows) else it
 
 
 def numbered(parts: int) -> tuple[str, ...]:

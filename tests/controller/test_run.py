@@ -16,7 +16,16 @@ from hpcrl.data.totals import total_of
 from hpcrl.durable.made import Made
 from hpcrl.errors import StoppedError, UserCodeError
 from hpcrl.recipes.algorithm import algorithm_of
-from hpcrl.wire.script_messages import CallAsked, NextTurn, OnceAsked, OnceDone, RowsAsked, ScriptEnded, TurnEnded
+from hpcrl.wire.script_messages import (
+    CallAsked,
+    CallExecuted,
+    NextTurn,
+    OnceAsked,
+    OnceDone,
+    RowsAsked,
+    ScriptEnded,
+    TurnEnded,
+)
 
 
 def scale(rows, beta):
@@ -78,6 +87,40 @@ def test_what_was_read_is_told_with_the_next_ask():
 def test_asks_tell_the_line_of_the_script():
     first = course(loop).calls[0]
     assert first.at == f"test_run.py:{loop.__code__.co_firstlineno + 5}"
+
+
+def test_a_script_waits_where_it_reads_or_says_so_or_computes_itself():
+    executed: list[int] = []
+    seen: list[list[int]] = []
+
+    class Telling(FakeMaster):
+        def hear(self):
+            message = super().hear()
+            executed.extend([message.number] if isinstance(message, CallExecuted) else [])
+            return message
+
+    def script(run, e):
+        actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
+        for step in run.steps():
+            batch = step.batch()
+            batch = batch.union(actor.generate(batch))
+            batch = batch.union(reward.score(batch), critic.inference(batch), reference.inference(batch))
+            seen.append([*executed])
+            batch = batch.union(run.compute(scale, batch, 0.5))
+            seen.append([*executed])
+            fitted, learnt = critic.update(batch), actor.update(batch)
+            seen.append([*executed])
+            assert fitted.stats["norm"] == 2.0
+            seen.append([*executed])
+            later = critic.inference(batch.select("x", "y"), blocking=False)
+            critic.inference(batch.select("x", "y"), blocking=True)
+            seen.append([*executed])
+            assert [*later.result().stats] == ["loss", "norm"]
+            assert learnt.stats["loss"] == 1.0
+
+    world, master = world_with(script, None, turns=1)
+    follow(script, Telling(master.computations, turns=1), world)
+    assert seen == [[], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
 
 
 def test_answers_in_any_order_give_one_course():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from support import registered_script, toy_script
 
+from hpcrl.controller.results import Future
 from hpcrl.recipes.registered import Dispatch, register
 from hpcrl.workers.toy import ToyRole
 
@@ -32,7 +33,7 @@ def prepared(run: Any, e: Any, step: Any) -> Any:
     batch = step.batch()
     if draw.integers(3) == 0:
         batch = batch.repeat(2, interleave=bool(draw.integers(2)))
-    return [part.union(actor.generate(part, blocking=bool(draw.integers(2)))) for part in _cut(batch, draw)]
+    return [part.union(actor.generate(part, blocking=_waits(draw))) for part in _cut(batch, draw)]
 
 
 def noted(key: str, by: float) -> float:
@@ -51,11 +52,11 @@ def loop(run: Any, e: Any) -> None:
                 batch = batch.filter([row[0] > 0 for row in batch.fetch("r")["r"]]) or batch
             for role in (actor, critic):
                 if draw.integers(2):
-                    waiting.append(role.update(batch, blocking=False))
+                    waiting.append(role.update(batch, blocking=_waits(draw)))
         if draw.integers(3) == 0:
             _until_good(run, parts[0])
         if waiting and draw.integers(2):
-            run.state["by"] = 0.5 * run.state["by"] + 1e-3 * waiting[draw.integers(len(waiting))].result().stats["loss"]
+            run.state["by"] = 0.5 * run.state["by"] + 1e-3 * _loss(waiting[draw.integers(len(waiting))])
         if draw.integers(2):
             step.log(noted=run.once(noted, run.state["by"], rehearsed=0.0))
         if draw.integers(2):
@@ -78,10 +79,10 @@ def _drawn(parts: list[Any], draw: Any) -> Any:
 def _scored(run: Any, batch: Any, draw: Any) -> Any:
     """With all that updates read; of rewards it has those of the responses, or of what was computed of them."""
     critic, reward = run.groups("critic", "reward")
-    values = critic.inference(batch, blocking=bool(draw.integers(2)))
+    values = critic.inference(batch, blocking=_waits(draw))
     batch = batch.union(values, run.compute(toy_script.shifted, batch, run.state["by"]))
     judged = batch.pop("v")[1].rename({"z": "y", "y": "z"}) if draw.integers(3) == 0 else batch
-    scores = reward.inference(judged, blocking=False)
+    scores = reward.inference(judged, blocking=_waits(draw))
     if draw.integers(3) == 0:
         batch = _methods(run, batch, draw)
     return batch.union(scores)
@@ -91,7 +92,7 @@ def _methods(run: Any, batch: Any, draw: Any) -> Any:
     """Calls some of the roles' own."""
     actor, critic = run.groups("actor", "critic")
     by = float(draw.integers(1, 4))
-    doubled = actor.double(batch, by, blocking=bool(draw.integers(2)))
+    doubled = actor.double(batch, by, blocking=_waits(draw))
     told, weights = actor.told("a", int(by), blocking=False), critic.weight(by)
     gaps = actor.gaps(batch.select("y").union(doubled))
     run.state["methods"] = [weights, [word for word, _ in told.result()], gaps.mean("gap")]
@@ -116,6 +117,15 @@ def _evaluate(run: Any, step: Any) -> None:
     actor, reward = run.groups("actor", "reward")
     held_out = step.held_out()
     step.log(held_out=reward.inference(held_out.union(actor.generate(held_out))).mean("r"))
+
+
+def _waits(draw: Any) -> bool | None:
+    """Whether a call is waited for, goes on as any does, or gives a future."""
+    return (None, True, False)[draw.integers(3)]
+
+
+def _loss(update: Any) -> float:
+    return float((update.result() if isinstance(update, Future) else update).stats["loss"])
 
 
 def _cut(batch: Any, draw: Any) -> list[Any]:

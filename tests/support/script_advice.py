@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 FOLLOWED_BY = "controller/test_advice.py::test_a_script_that_follows_its_advice_gets_further"
 IN_A_LOOP: Mapping[str, tuple[str, str]] = {
-    "conversation.py: Ask from the script's thread: blocking=False gives a future at once.": (
+    "conversation.py: Ask from the script's thread: calls whose rows it does not read overlap.": (
         "ask = threading.Thread(target=lambda: actor.generate(batch)); ask.start(); ask.join()",
-        "actor.generate(batch, blocking=False)",
+        "actor.generate(batch)",
     ),
     "asked_turn.py: Calls belong into the loop: for step in run.steps(): batch = step.batch().": (
         "[*run.steps()]; actor.generate(batch)",
