@@ -1,4 +1,5 @@
-"""A toy's script that does as the environment says: what no script should do."""
+"""A toy's script that does as the environment says: what no script should do. It waits for each call, so that
+whoever strikes it at an ask knows which lines there are."""
 
 import os
 import secrets
@@ -33,18 +34,18 @@ def loop(run: Any, e: Any) -> None:
         if mood == "forks":
             _fork()
         batch = step.batch()
-        batch = batch.union(actor.generate(batch))
+        batch = batch.union(actor.generate(batch, blocking=True))
         if mood == "other call":
-            batch.union(critic.inference(batch))
+            batch.union(critic.inference(batch, blocking=True))
         part = batch.filter(list(batch.ids[1:])) if mood == "other rows" else batch
-        batch = part.union(reward.inference(part), critic.inference(part))
+        batch = part.union(reward.inference(part, blocking=True), critic.inference(part, blocking=True))
         by = OUTSIDE[mood]() if mood in OUTSIDE else 0.5 if mood == "other number" else run.state["by"]
         batch = batch.union(run.compute(toy_script.shifted, batch, by))
-        critic.update(batch)
+        critic.update(batch, blocking=True)
         if mood != "ends early":
-            actor.update(batch)
+            actor.update(batch, blocking=True)
         if mood == "one more":
-            critic.update(batch)
+            critic.update(batch, blocking=True)
         run.state["by"] = 0.125 if mood == "other state" else e.toy.lr + step.number
         step.log(lr=e.toy.lr)
 
