@@ -1432,12 +1432,6 @@ ELSEWHERE = {
     "recipes/in_flight.py: Set {} to null.": (
         "recipes/test_in_flight.py::test_turns_of_an_environment_are_drawn_whole"
     ),
-    "recipes/in_flight.py: Set {} to null, or leave out calls.actor_gen.backend.": (
-        "placement/test_check_servers.py::test_what_a_server_makes_is_made_at_once"
-    ),
-    "recipes/segments.py: Set {} to null, or leave out calls.{}.backend.": (
-        "placement/test_check_servers.py::test_what_a_server_makes_is_made_at_once"
-    ),
     "placement/check_servers.py: Leave out {}.backend.": (
         "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
     ),

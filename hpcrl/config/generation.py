@@ -45,9 +45,9 @@ class GenerationConfig:
     """Longest response; one that reaches it is unfinished."""
     segment: Count | None = None
     """Draw responses so many tokens at a time (a few hundred), each time by a call of its own that is recorded, as
-    actor_gen_s01: whoever dies costs its segment, and not the responses. The tokens are those that are drawn at once;
-    log-probabilities differ in their last bits. A segment begins with a prefill of what there is. null: at once. Not
-    for responses that vLLM makes."""
+    actor_gen_s01: whoever dies costs its segment, and not the responses. The tokens are those that are drawn at once
+    (of vLLM others, from the second segment on); log-probabilities differ in their last bits. A segment begins with a
+    prefill of what there is. null: at once."""
     refresh: Count | None = None
     """With a lag, after so many segments the rest of a response comes from an actor one step newer, and so on up to the
     newest, for which it waits. null: all of a response comes from one."""

@@ -27,7 +27,15 @@ def sample_seed(run_seed: int, step: int, call: str, sample_id: str) -> int:
 
     It depends on no process, rank, layout or batch, so that none of them changes a draw.
     """
-    text = f"{run_seed}\n{step}\n{call}\n{sample_id}"
+    return _seed(f"{run_seed}\n{step}\n{call}\n{sample_id}")
+
+
+def further_seed(seed: int, drawn: int) -> int:
+    """The 64-bit seed of what follows on so many tokens that were drawn from a seed; the same where none was."""
+    return _seed(f"{seed}\n{drawn}") if drawn else seed
+
+
+def _seed(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

@@ -7,6 +7,7 @@ others of the part only wait with it: their devices are the server's.
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ import torch
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between, ModelConfig
+from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.durable.model_folder import ModelFolder
 from hpcrl.engines.checksum import digest_of
 from hpcrl.engines.composed import DTYPES, pretrained
@@ -32,11 +34,13 @@ from hpcrl.engines.engine import (
 from hpcrl.engines.flat import FlatParameters
 from hpcrl.engines.model import finite
 from hpcrl.engines.servers.ask_vllm import Connection
+from hpcrl.engines.servers.rests import Asked, ended_by_text, rests
 from hpcrl.errors import InternalError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import parameters_of
 from hpcrl.models.history import Generated
+from hpcrl.models.stopping import StopStrings
 from hpcrl.placement.exporting import DTYPES as STORED
 from hpcrl.placement.servers import WEIGHTS
 from hpcrl.placement.shards import WHOLE
@@ -96,6 +100,7 @@ class VllmEngine:
         self._role, self._config, self._groups = context.role, config, context.groups
         self._dtype, self._device = DTYPES[context.model.dtype], context.device
         self._eos = tuple(dict.fromkeys((*context.eos_token_ids, *config.eos_token_ids)))
+        self._tokenizer = context.tokenizer
         self._memory: FlatParameters | None = None
         """Parameters that the server has not got yet."""
         self._digest = ""
@@ -125,20 +130,29 @@ class VllmEngine:
         begun: Sequence[np.ndarray] | None = None,
         limits: Sequence[int] | None = None,
     ) -> Generated:
-        if begun is not None:
-            raise InternalError("vLLM begins responses itself.")
         if not prompts:
             return Generated([], [], [])
         made = b""
         if self._server is not None:
             self._bring(self._server)
+            most = limits or [config.max_new_tokens] * len(prompts)
+            least = [config.min_new_tokens] * len(prompts)
             with self._asking("generating with vLLM"):
-                found = self._server.generate(
-                    prompts, seeds, limits or [config.max_new_tokens] * len(prompts), config, self._eos
-                )
+                found = self._made(self._server, Asked(prompts, seeds, most, least), config, begun)
             finite(self._role, "log-probabilities of sampled tokens", np.concatenate(found.logprobs))
             made = _packed(found)
         return _unpacked(self._groups.block.told(made, self._groups.head))
+
+    def _made(
+        self, server: Connection, asked: Asked, config: GenerationConfig, begun: Sequence[np.ndarray] | None
+    ) -> Generated:
+        """Whole responses, or what follows on what is begun of them."""
+        if begun is None:
+            return server.generate(asked, config, self._eos)
+        rest = rests(asked, begun)
+        found = server.generate(rest, config, self._eos)
+        text = partial(StopStrings, self._tokens, config.stop)
+        return ended_by_text(found, begun, rest.least, text) if config.stop else found
 
     def forward(self, sequences: Sequences, temperature: float = 1.0) -> np.ndarray:
         raise InternalError("vLLM makes responses, and no predictions.")
@@ -193,6 +207,10 @@ class VllmEngine:
 
     def cut(self, micro_batch_tokens: int) -> None:
         """Its server cuts prompts as it likes."""
+
+    @cached_property
+    def _tokens(self) -> Tokens:
+        return load_tokens(self._tokenizer)
 
     @property
     def _is_head(self) -> bool:

@@ -15,7 +15,6 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.choice import FirstToEnd
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
-from hpcrl.recipes.served import is_served
 
 IN_FLIGHT = "generation.in_flight"
 SO_FAR = "versions", "whole"
@@ -75,9 +74,6 @@ def in_flight_problems(
     if filter_metric is not None:
         text = f"{asked} has steps train on the prompts that end first, and {filter_metric} on those that differ."
         yield Problem((IN_FLIGHT, filter_metric), text, "Set one of them to null.")
-    if is_served(experiment, "actor_gen"):
-        text = f"{asked} draws responses a segment at a time, but a server makes those of actor_gen, and whole ones."
-        yield Problem((IN_FLIGHT, "calls"), text, f"Set {IN_FLIGHT} to null, or leave out calls.actor_gen.backend.")
 
 
 def unused_problems(experiment: Any, calls: Iterable[MFC]) -> Iterator[Problem]:

@@ -15,7 +15,6 @@ from hpcrl.config.judge import JudgeConfig, drawing_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.segment import Segment, segment_name
 from hpcrl.errors import Problem
-from hpcrl.recipes.served import is_served
 
 MOST_SEGMENTS = 64
 """Of a response. Each reads what all before it have drawn."""
@@ -82,13 +81,9 @@ def refresh_problems(experiment: Any, scripted: bool, chooses: bool) -> Iterator
 
 def segment_problems(experiment: Any, calls: Iterable[MFC]) -> Iterator[Problem]:
     """What is wrong with `generation.segment`, where these calls are made."""
-    own, made = section(experiment, "generation", GenerationConfig), list(calls)
-    for role in dict.fromkeys(call.role for call in made):
+    own = section(experiment, "generation", GenerationConfig)
+    for role in dict.fromkeys(call.role for call in calls):
         yield from _judge_problems(experiment, role)
-    for call in made:
-        if len(segments_of(call, experiment)) > 1 and is_served(experiment, call.name):
-            text = f"{SEGMENT} cuts the responses of {call.name}, which a server makes: it makes whole ones."
-            yield Problem((SEGMENT, "calls"), text, f"Set {SEGMENT} to null, or leave out calls.{call.name}.backend.")
     if own is not None and own.segments > MOST_SEGMENTS:
         least = -(-own.max_new_tokens // MOST_SEGMENTS)
         yield Problem(

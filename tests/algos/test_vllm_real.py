@@ -87,6 +87,30 @@ def test_all_turns_of_a_response_are_of_it_and_none_is_too_long(tasks: Callable[
     assert servers_alive() == []
 
 
+def test_log_probabilities_of_segments_are_ours_too(tasks: Callable[[str], Path], tmp_path: Path) -> None:
+    run = whole(tmp_path, cut(asked(tasks("qwen2 tied"))))
+    assert max(gaps(run)) < 2e-6
+    rows = [row for row in merged_metrics(run) if row["step"]]
+    assert all(float(row["actor_gen_s02/open"]) > 0 for row in rows)
+
+
+def cut(experiment: PPOExperiment, **generation: Any) -> PPOExperiment:
+    """With responses that are drawn three tokens at a time."""
+    own = replace(experiment.generation, segment=3, max_new_tokens=8, stop=("3", "7"), **generation)
+    return replace(experiment, generation=own)
+
+
+def test_responses_in_flight_are_the_same_where_their_server_is_killed(
+    tasks: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "whole").mkdir()
+    experiment = cut(asked(tasks("qwen2 tied")), in_flight=6)
+    undisturbed = whole(tmp_path / "whole", experiment)
+    assert max(int(row.get("carried", 0)) for row in merged_metrics(undisturbed)) > 0
+    blow = Blow("worker-0", "hear.end", 2, "server", after=("worker-0", "ask.begin", 3))
+    check(tmp_path, experiment, blow, undisturbed)
+
+
 @pytest.mark.parametrize(("model", "dtype", "most"), [("llama", "fp32", 2e-6), ("qwen2 tied", "bf16", 0.05)])
 def test_another_model_and_type(
     tasks: Callable[[str], Path], tmp_path: Path, model: str, dtype: str, most: float

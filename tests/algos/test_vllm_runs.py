@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.chaos import create_run, finish, outputs, remains, whole_run, whole_runs
@@ -16,6 +17,7 @@ from support.struck_layouts import Blow, check_struck
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.placement.plan import read_plan
+from hpcrl.recipes.ppo import PPOExperiment
 
 SLOW = pytest.mark.slow
 
@@ -59,6 +61,47 @@ def test_a_server_makes_all_turns_of_a_response(task: Path, tmp_path: Path) -> N
     key = "actor_turn3_gen/response_length"
     lengths = [float(row[key]) for row in rows if key in row]
     assert lengths and all(0 < length < 20 for length in lengths)
+
+
+def cut(made: PPOExperiment, **generation: Any) -> PPOExperiment:
+    """With responses that are drawn three tokens at a time."""
+    return replace(made, generation=replace(made.generation, segment=3, max_new_tokens=8, slots=6, **generation))
+
+
+PIECES: dict[str, tuple[int, dict[str, Any]]] = {
+    "in flight": (0, {"in_flight": 6}),
+    "by newer actors": (1, {"refresh": 1}),
+}
+
+
+@pytest.mark.parametrize("how", PIECES)
+def test_the_likeliest_tokens_are_those_of_a_run_that_generates_itself_a_segment_at_a_time(
+    task: Path, tmp_path: Path, how: str
+) -> None:
+    """Also where a text ends with a string over a cut. A draw would have another seed after each cut."""
+    lag, generation = PIECES[how]
+    entry = {"backend": "vllm", "python": stand_in_python(tmp_path)}
+    found = []
+    for name, given in (("without", {"backend": "native"}), ("with", entry)):
+        (tmp_path / name).mkdir()
+        made = cut(served(task, given), greedy=True, stop=("3", "7"), min_new_tokens=2, **generation)
+        found.append(remains(whole_run(tmp_path / name, replace(made, lag=lag))))
+    assert found[0] == found[1]
+
+
+def test_segments_of_responses_in_flight_are_drawn_by_a_server_that_is_killed_with_the_same_bits(
+    task: Path, tmp_path: Path
+) -> None:
+    """When two of the responses of its third round have come."""
+    (tmp_path / "whole").mkdir()
+    experiment = cut(served(task, {"backend": "vllm", "python": stand_in_python(tmp_path)}), in_flight=6)
+    whole = whole_run(tmp_path / "whole", experiment)
+    blow = Blow("worker-0", "hear.end", 2, "server", after=("worker-0", "ask.begin", 3))
+    check_struck(tmp_path, experiment, blow, whole)
+    assert "generating with vLLM" in RunDirectory(tmp_path / "run").events(0).read_text()
+    rows = [row for row in remains(whole).metrics if row["step"]]
+    assert rows[0]["rounds"] == 3 and max(row["carried"] for row in rows) > 0
+    assert servers_alive() == []
 
 
 def pids(run: RunDirectory) -> list[set[int]]:

@@ -15,6 +15,7 @@ import pytest
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.engines.servers import serve_vllm
 from hpcrl.engines.servers.ask_vllm import Connection, LostServerError
+from hpcrl.engines.servers.rests import Asked
 from hpcrl.engines.servers.serve_vllm import (
     FromServer,
     Generate,
@@ -103,18 +104,19 @@ def test_responses_are_those_of_their_prompts_in_whatever_order_they_come(served
     connection = Connection(door, 0, nobody_is_told)
     config = GenerationConfig(max_new_tokens=5, min_new_tokens=1, temperature=0.5, top_k=3, top_p=0.9)
     prompts = [np.array([1, 2], np.int64), np.array([3], np.int32)]
-    made = connection.generate(prompts, [2**64 - 2, 5], [5, 3], config, [9])
+    made = connection.generate(Asked(prompts, [2**64 - 2, 5], [5, 3], [1, 0]), config, [9])
     assert [tokens.tolist() for tokens in made.tokens] == [[2**16 - 2, 7], [5, 7]]
     assert made.tokens[0].dtype == np.int32 and made.logprobs[0].dtype == np.float32
     assert made.logprobs[1].tolist() == [-0.5, -1.5] and made.finished == [True, False]
     (wanted,) = engine.did
     assert (
         wanted.seeds == (-2, 5)
-        and wanted.limits == (5, 3)
+        and (wanted.limits, wanted.least) == ((5, 3), (1, 0))
         and wanted.prompts[0] == np.array([1, 2], np.int32).tobytes()
     )
     assert (wanted.temperature, wanted.top_k, wanted.top_p, wanted.eos_token_ids) == (0.5, 3, 0.9, (9,))
-    connection.generate(prompts, [2**64 - 1, 5], [5, 5], GenerationConfig(greedy=True, top_k=3, temperature=0.5), [9])
+    greedy = GenerationConfig(greedy=True, top_k=3, temperature=0.5)
+    connection.generate(Asked(prompts, [2**64 - 1, 5], [5, 5], [0, 0]), greedy, [9])
     assert engine.did[1].seeds[0] == 0, "-1 is no seed to vLLM"
     assert (engine.did[1].temperature, engine.did[1].top_k) == (0.0, 0)
 
@@ -139,7 +141,7 @@ def test_a_newer_attempt_takes_its_place_in_the_middle_of_a_generation(served: S
     older = raw(door)
     send(older, Hello(0))
     assert isinstance(receive(older, FromServer), Welcome)
-    send(older, Generate((b"\x01\0\0\0",), (1,), (4,), 0, 1.0, 0, 1.0, ()))
+    send(older, Generate((b"\x01\0\0\0",), (1,), (4,), (0,), 1.0, 0, 1.0, ()))
     while not engine.did:
         time.sleep(0.01)
     newer = Connection(door, 1, nobody_is_told)
@@ -147,7 +149,7 @@ def test_a_newer_attempt_takes_its_place_in_the_middle_of_a_generation(served: S
     with pytest.raises((EOFError, OSError)):
         receive(older, FromServer)
     engine.goes_on.set()
-    assert len(newer.generate([np.array([1])], [3], [4], GenerationConfig(), []).tokens) == 1
+    assert len(newer.generate(Asked([np.array([1])], [3], [4], [0]), GenerationConfig(), []).tokens) == 1
     with pytest.raises(LostServerError, match="Attempt 1 is served"):
         Connection(door, 0, nobody_is_told)
 
@@ -157,7 +159,7 @@ def test_one_that_does_nothing_when_it_is_asked_is_lost_and_nobody_takes_it_over
     engine.goes_on.clear()
     connection = Connection(door, 0, nobody_is_told, patience_s=0.2)
     with pytest.raises(LostServerError, match=r"it has done nothing for 0\.2 s"):
-        connection.generate([np.array([1])], [3], [4], GenerationConfig(), [])
+        connection.generate(Asked([np.array([1])], [3], [4], [0]), GenerationConfig(), [])
     assert door.with_name(WHY).read_text() == "it has done nothing for 0.2 s"
 
 
@@ -167,7 +169,7 @@ def test_what_a_worker_left_is_dropped_when_it_goes(served: Served) -> None:
     worker = raw(door)
     send(worker, Hello(0))
     assert isinstance(receive(worker, FromServer), Welcome)
-    send(worker, Generate((b"\x01\0\0\0",), (1,), (4,), 0, 1.0, 0, 1.0, ()))
+    send(worker, Generate((b"\x01\0\0\0",), (1,), (4,), (0,), 1.0, 0, 1.0, ()))
     while not engine.did:
         time.sleep(0.01)
     worker.close()
@@ -217,7 +219,7 @@ def test_what_an_engine_does_not_survive_is_told_before_it_ends(served: Served, 
     thread.join(10)
     assert not thread.is_alive()
     with pytest.raises(LostServerError):
-        connection.generate([np.array([1])], [1], [4], GenerationConfig(), [])
+        connection.generate(Asked([np.array([1])], [1], [4], [0]), GenerationConfig(), [])
     with pytest.raises(LostServerError):
         Connection(door, 1, nobody_is_told)
 

@@ -49,20 +49,11 @@ def test_what_can_be_served_is_not_refused(asked: Callable[..., PPOExperiment]) 
         assert problems(asked(**entry)) == []
 
 
-def test_what_a_server_makes_is_made_at_once(asked: Callable[..., PPOExperiment]) -> None:
-    experiment = asked()
-    cut = replace(experiment, generation=replace(experiment.generation, segment=2))
-    assert [str(problem) for problem in algorithm_problems(cut)] == [
-        "generation.segment cuts the responses of actor_gen, which a server makes: it makes whole ones. "
-        "Set generation.segment to null, or leave out calls.actor_gen.backend."
-    ]
-    assert list(algorithm_problems(replace(cut, calls={}))) == []
-    flying = replace(experiment, generation=replace(cut.generation, in_flight=64))
-    assert [str(problem) for problem in algorithm_problems(flying)] == [
-        "generation.in_flight = 64 draws responses a segment at a time, but a server makes those of actor_gen, and "
-        "whole ones. Set generation.in_flight to null, or leave out calls.actor_gen.backend."
-    ]
-    assert list(algorithm_problems(replace(flying, calls={}))) == []
+def test_a_server_may_make_responses_a_segment_at_a_time(asked: Callable[..., PPOExperiment]) -> None:
+    cut = replace(asked(), generation=replace(asked().generation, segment=2))
+    flying = replace(cut, generation=replace(cut.generation, in_flight=64))
+    for experiment in (cut, flying):
+        assert [*algorithm_problems(experiment), *placement_problems(experiment)] == []
 
 
 def test_an_interpreter_without_vllm_is_refused(

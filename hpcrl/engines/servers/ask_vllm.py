@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.engines.servers.rests import Asked
 from hpcrl.engines.servers.serve_vllm import (
     FromServer,
     Generate,
@@ -78,18 +79,16 @@ class Connection:
 
     def generate(
         self,
-        prompts: Sequence[np.ndarray],
-        seeds: Sequence[int],
-        limits: Sequence[int],
+        asked: Asked,
         config: GenerationConfig,
         eos: Sequence[int],
     ) -> Generated:
-        """A response to each prompt, of no more tokens than its limit. Raises LostServerError."""
+        """A response to each prompt. Raises LostServerError."""
         wanted = Generate(
-            prompts=tuple(np.asarray(prompt, np.int32).tobytes() for prompt in prompts),
-            seeds=tuple(map(_signed, seeds)),
-            limits=tuple(limits),
-            min_new_tokens=config.min_new_tokens,
+            prompts=tuple(np.asarray(prompt, np.int32).tobytes() for prompt in asked.prompts),
+            seeds=tuple(map(_signed, asked.seeds)),
+            limits=tuple(asked.limits),
+            least=tuple(asked.least),
             temperature=0.0 if config.greedy else config.temperature,
             top_k=0 if config.greedy else config.top_k,
             top_p=1.0 if config.greedy else config.top_p,
@@ -98,10 +97,10 @@ class Connection:
         )
         self._say(wanted)
         found: dict[int, Response] = {}
-        while len(found) < len(prompts):
+        while len(found) < len(asked.prompts):
             response = self._heard(Response)
             found[response.index] = response
-        rows = [found[index] for index in range(len(prompts))]
+        rows = [found[index] for index in range(len(asked.prompts))]
         return Generated(
             [np.frombuffer(row.tokens, np.int32) for row in rows],
             [np.frombuffer(row.logprobs, np.float64).astype(np.float32) for row in rows],

@@ -65,13 +65,13 @@ class Load(msgspec.Struct, frozen=True, tag=True):
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
-    """A response to each prompt (int32), of no more tokens than its limit. `top_k` 0 and `top_p` 1 are off;
-    `temperature` 0 takes the likeliest token."""
+    """A response to each prompt (int32), of no more tokens than its limit and no fewer than its least. `top_k` 0 and
+    `top_p` 1 are off; `temperature` 0 takes the likeliest token."""
 
     prompts: tuple[bytes, ...]
     seeds: tuple[int, ...]
     limits: tuple[int, ...]
-    min_new_tokens: int
+    least: tuple[int, ...]
     temperature: float
     top_k: int
     top_p: float
@@ -219,7 +219,7 @@ class Served:
             top_p=wanted.top_p,
             seed=wanted.seeds[index],
             max_tokens=wanted.limits[index],
-            min_tokens=min(wanted.min_new_tokens, wanted.limits[index]),
+            min_tokens=min(wanted.least[index], wanted.limits[index]),
             logprobs=0,
             stop=list(wanted.stop),
             stop_token_ids=list(wanted.eos_token_ids),

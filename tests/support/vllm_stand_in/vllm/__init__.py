@@ -123,7 +123,12 @@ class Engine:
         return [self._made.pop(0)] if self._made else []
 
     def _make(self) -> None:
-        prompts, params = zip(*self._asked.values(), strict=True)
+        """The sampler bans ends before one number of tokens: a batch for each."""
+        for least in sorted({params.min_tokens for _, params in self._asked.values()}):
+            self._make_of({name: asked for name, asked in self._asked.items() if asked[1].min_tokens == least})
+
+    def _make_of(self, wanted: dict[str, tuple[np.ndarray, SamplingParams]]) -> None:
+        prompts, params = zip(*wanted.values(), strict=True)
         one, (slots, prefill) = params[0], self._llm.slots
         options = GenerationOptions(
             max_new_tokens=max(it.max_tokens for it in params),
@@ -135,7 +140,7 @@ class Engine:
         )
         seeds, limits = [it.seed % 2**64 for it in params], [it.max_tokens for it in params]
         made = Generator(self._llm.model, options).generate(prompts, seeds, limits)
-        for name, tokens, logprobs, finished in zip(self._asked, *made, strict=True):
+        for name, tokens, logprobs, finished in zip(wanted, *made, strict=True):
             pairs = zip(tokens.tolist(), logprobs.tolist(), strict=True)
             each = [{token: SimpleNamespace(logprob=logprob)} for token, logprob in pairs]
             output = SimpleNamespace(
