@@ -135,9 +135,9 @@ class Gaps:
             return lacks
         if lines.opened.scripted:
             if isinstance(event, Closed):
-                lacks = event.turn is None or event.turn.calls != len(lines.asks)
+                lacks = event.turn is None or event.turn.calls != lines.asked
             else:
-                lacks = event.call not in lines.calls
+                lacks = lines.ask_for(event.call) is None
         elif isinstance(event, Done):
             lacks = lines.opened.chooses and event.part >= lines.calls.get(event.call, 0)
         else:

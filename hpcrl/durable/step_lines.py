@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, dropwhile, islice
 from typing import NamedTuple
 
@@ -43,10 +44,19 @@ class StepLines:
         """In the order in which they were written."""
         return (self.opened, *self.extended, *(() if self.chosen is None else (self.chosen,)), *self.called)
 
-    @property
+    @cached_property
     def asks(self) -> tuple[Called | Once, ...]:
         """What the script has asked for, by number."""
         return tuple(sorted((*self.called, *self.once), key=lambda line: line.number))
+
+    @property
+    def asked(self) -> int:
+        """How often."""
+        return len(self.called) + len(self.once)
+
+    def ask_for(self, call: str) -> Called | None:
+        """What the script has said of a call. A turn may have thousands, and the newest are looked for."""
+        return next((line for line in reversed(self.called) if line.call == call), None)
 
     @property
     def named(self) -> str:
@@ -111,11 +121,13 @@ class StepLines:
 
     def trained_by(self, call: str) -> Ids:
         """The samples that a train_step works on."""
-        return next((line.ids for line in self.called if line.call == call), self.trained)
+        asked = self.ask_for(call)
+        return self.trained if asked is None else asked.ids
 
     def minibatches_of(self, call: str) -> Cuts:
         """Its minibatches, as positions in these."""
-        return next((line.minibatches for line in self.called if line.call == call), self.minibatches)
+        asked = self.ask_for(call)
+        return self.minibatches if asked is None else asked.minibatches
 
     @property
     def calls(self) -> dict[str, int]:
@@ -128,18 +140,21 @@ class StepLines:
 
     def cuttings(self, call: str, evaluates: bool) -> Iterator[Cutting]:
         """How a call is cut into parts, one round after another; its parts are numbered through all of them."""
-        for line in self.all:
+        if (asked := self.ask_for(call)) is not None:
+            yield Cutting(asked.ids, asked.partitions, asked.parts)
+            return
+        lines: tuple[Opened | Extended | Chosen, ...] = (self.opened, *self.extended)
+        for line in lines if self.chosen is None else (*lines, self.chosen):
             if call in line.calls:
                 ids, cuts = drawn_in(line), line.partitions
-                if evaluates and not isinstance(line, Called):
+                if evaluates:
                     ids, cuts = self.opened.eval_ids, self.opened.eval_partitions
                 yield Cutting(ids, cuts, line.calls[call])
 
     def follows(self, line: Extended | Chosen | Called | Once) -> bool:
         """Whether the line is the next of this step."""
         if isinstance(line, Called | Once):
-            asks = len(self.called) + len(self.once)
-            return self.opened.scripted and line.step == self.step and line.number == asks + 1
+            return self.opened.scripted and line.step == self.step and line.number == self.asked + 1
         if self.is_whole or line.step != self.step:
             return False
         return line.round == len(self.rounds) if isinstance(line, Extended) else line.cursor == self.cursor

@@ -109,7 +109,7 @@ def unlike_ask(recorded: Called | Once | None, asked: CallAsked | OnceAsked) -> 
 def unlike_end(turn: OpenTurn, ended: TurnEnded, recorded: Turn | None) -> str:
     """How the end of a turn is another than the one that was recorded; "" where it is the same, or nothing was."""
     before = () if turn.recorded is None else turn.recorded.asks
-    asked = len(turn.lines.asks)
+    asked = turn.lines.asked
     if asked < len(before):
         lacking = before[asked]
         return f"the turn ends where {lacking.at or 'the script'} had asked for {_named(lacking)}"

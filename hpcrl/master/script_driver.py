@@ -220,7 +220,7 @@ class ScriptDriver(Driver):
         step, ended = turn.step, turn.ended
         assert ended is not None, "a turn is over after its end"
         versions = {role: self._versions[role] for role in sorted(self._versions)}
-        calls = len(turn.lines.asks)
+        calls = turn.lines.asked
         value = Turn(ended.state, dict(ended.logged), calls, versions, self._plan.settings, ended.left)
         self.dispatcher.metrics.log(step, ended.logged)
         self._steps.ended(step, value)

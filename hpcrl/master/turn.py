@@ -109,7 +109,7 @@ class OpenTurn:
 
     def is_prepared(self) -> None:
         """All is asked for by which it is."""
-        self.ahead, self.prepared = None, len(self.lines.asks)
+        self.ahead, self.prepared = None, self.lines.asked
 
     @property
     def is_recorded(self) -> bool:
