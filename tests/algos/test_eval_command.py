@@ -70,7 +70,7 @@ def answer(messages, row):
 """
 
 
-@pytest.mark.parametrize("how", ["in turns with an environment", "in flight"])
+@pytest.mark.parametrize("how", [pytest.param("in turns with an environment", marks=pytest.mark.slow), "in flight"])
 def test_a_run_whose_responses_come_about_otherwise_has_its_own_metrics(
     task: Path, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,6 +108,7 @@ def test_experts_that_workers_share_are_moved_to_whole_copies(tmp_path: Path, ba
         np.testing.assert_allclose([row[name] for name in row], [reference[name] for name in row], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["fsdp", *(pytest.param(it, marks=pytest.mark.slow) for it in ("zero2", "zero3"))])
 def test_a_run_whose_models_are_sharded_that_is_struck_ends_with_the_same_bits(
     task: Path, tmp_path: Path, backend: str

@@ -103,7 +103,7 @@ BLOWS = {
 }
 
 
-FAST = ("in training, while others generate", "a move of what is read later")
+FAST = ("in training, while others generate",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])

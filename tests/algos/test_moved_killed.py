@@ -38,7 +38,7 @@ BLOWS = {
     "between blend and line": Blow("master", "journal.before", 1, after=BLENDED),
     "the line of a blend": Blow("master", "journal.after", 1, "all", after=BLENDED),
 }
-FAST = ("in a move, whose peer is in it", "between blend and line")
+FAST = ("between blend and line",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])

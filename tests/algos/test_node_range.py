@@ -78,6 +78,7 @@ def test_models_that_are_trained_on_two_nodes_then_three(
     assert_alike(run, reference)
 
 
+@pytest.mark.slow
 def test_models_that_are_trained_on_three_nodes_then_two(
     tmp_path: Path, task: Path, reference: tuple[Whole, Said]
 ) -> None:

@@ -36,9 +36,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 MODELS = {"reinforce_plus_plus": ("qwen3", qwen3_config), "remax": ("gemma3", gemma3_config)}
 """Cases with a model that is no qwen2."""
 SIZES = {"vocabulary_size": len(LETTERS) + 1, "hidden_size": 16, "intermediate_size": 24, "heads": 4, "head_dim": 4}
-# One whose steps choose and draw again, and one that generates twice, with a model that is no qwen2. PPO is what
-# `make kill` strikes.
-FAST = ("rloo", "remax")
+# One that generates twice, with a model that is no qwen2. GRPO's steps that choose and draw again have tests of their
+# own, and PPO is what `make kill` strikes.
+FAST = ("remax",)
 CASES = [pytest.param(case, marks=() if case in FAST else pytest.mark.slow) for case in VARIANTS]
 
 PHASES = {

@@ -39,7 +39,7 @@ BLOWS = {
     "export": Blow("worker-0", "export.write", 1),
     "exporting": Blow("master", "export.synced", 1, "all"),
 }
-FAST = ("release", "restored", "export")
+FAST = ("release",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])

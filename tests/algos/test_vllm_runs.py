@@ -43,6 +43,7 @@ def test_a_run_has_the_bits_of_one_that_generates_itself(
     assert servers_alive() == []
 
 
+@pytest.mark.slow
 def test_a_server_makes_all_turns_of_a_response(task: Path, tmp_path: Path) -> None:
     """Whoever places the first turn has placed the others, and so in evaluations; none is longer than it may be."""
     for name in ("without", "with"):
