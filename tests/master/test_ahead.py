@@ -98,7 +98,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize(
-    ("lag", "who", "point", "nth", "target"), covering(POINTS, itemgetter(0, 1), itemgetter(2), itemgetter(4))
+    ("lag", "who", "point", "nth", "target"), covering(POINTS, itemgetter(0), itemgetter(1), itemgetter(4))
 )
 def test_it_ends_as_if_nothing_had_happened(
     wholes: dict[str, RunDirectory], folder: Path, lag: int, who: str, point: str, nth: int, target: str

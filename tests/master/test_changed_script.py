@@ -122,7 +122,7 @@ KILLED = [
 """While the change is followed: once in the first attempts of it."""
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(KILLED, itemgetter(0), itemgetter(3)))
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(KILLED, itemgetter(0)))
 def test_killed_while_the_change_is_followed_it_ends_as_if_nothing_had_happened(
     tmp_path: Path, who: str, point: str, nth: int, target: str
 ) -> None:

@@ -79,6 +79,7 @@ def slow_to_import(folder: Path, package: str, **seconds: float) -> RunDirectory
     return create_run(folder / "run", replace(toy, algorithm=f"{folder / 'own.py'}:ALGORITHM"))
 
 
+@pytest.mark.slow
 def test_imports_and_compilers_take_longer_than_the_limit_while_they_come_further(tmp_path: Path) -> None:
     """Modules that are slow to read, a process that computes before it can talk, a compiler that it starts."""
     run = slow_to_import(tmp_path, "comes", first=4.0, second=4.0)
