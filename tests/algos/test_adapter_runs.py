@@ -56,9 +56,8 @@ def test_adapters_alone_are_trained(undisturbed: RunDirectory, task: Path) -> No
         assert same is not name.endswith("proj.weight"), name
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(it, marks=() if it == "in a backward pass" else pytest.mark.slow) for it in BLOWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BLOWS)
 def test_a_run_with_adapters_that_is_struck_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_run_whose_responses_come_about_otherwise_has_its_own_metrics(
     assert any("turn" in name for name in own) == (how != "in flight")
 
 
+@pytest.mark.slow
 def test_models_are_compared_prompt_by_prompt(
     run: RunDirectory, task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

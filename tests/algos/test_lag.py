@@ -157,9 +157,8 @@ SCRIPT_BLOWS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(it, marks=() if it == "the script" else pytest.mark.slow) for it in SCRIPT_BLOWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPT_BLOWS)
 def test_killed_a_script_that_is_behind_ends_with_the_same_bits(
     name: str, task: Path, tmp_path: Path, behind: RunDirectory
 ) -> None:

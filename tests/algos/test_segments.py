@@ -133,6 +133,7 @@ def scripted(of: Any) -> Any:
     return replace(of, algorithm=f"{ppo_script.__file__}:BEHIND")
 
 
+@pytest.mark.slow
 def test_a_script_draws_segments_as_the_graph_does_killed_or_not(
     task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
 ) -> None:
@@ -159,7 +160,6 @@ def test_after_each_segment_a_response_comes_from_a_newer_actor(
     assert remains(dawdling) == remains(run)
 
 
-FAST = ("in a segment of a newer actor",)
 NEWER_BLOWS = {
     "in a segment of a newer actor": Blow("worker-0", "generate.end", 14),
     "in training": Blow("worker-1", "minibatch.end", 7),
@@ -168,9 +168,8 @@ NEWER_BLOWS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NEWER_BLOWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEWER_BLOWS)
 def test_killed_a_run_of_newer_actors_ends_with_the_same_bits(
     name: str, task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
 ) -> None:

@@ -15,7 +15,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     ("algorithm", "layout", "workers"),
     [
         ("sft", "d1t2", 2),
-        ("ppo", "d1t2", 2),
+        pytest.param("ppo", "d1t2", 2, marks=pytest.mark.slow),
         pytest.param("ppo", "d2t2", 4, marks=pytest.mark.slow),
         pytest.param("ppo", "d1t2p2", 4, marks=pytest.mark.slow),
         pytest.param("sft", "d1t4", 4, marks=pytest.mark.slow),

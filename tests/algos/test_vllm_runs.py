@@ -108,6 +108,7 @@ def test_a_server_that_does_nothing_is_as_one_that_is_gone(
     assert "it has done nothing for 15 s" in run.events(0).read_text()
 
 
+@pytest.mark.slow
 def test_a_server_outlives_the_worker_that_it_serves(
     undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path
 ) -> None:

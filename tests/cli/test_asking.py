@@ -72,6 +72,7 @@ def test_the_prompt_may_come_from_a_file_or_through_a_pipe(
     assert len(set(said)) == 1 and said[0].strip("\n")
 
 
+@pytest.mark.slow
 def test_a_string_ends_the_response(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["generate", str(model), "3+4=", "--max-new-tokens", "30", "--seed", "3"]
     assert main(words) == ExitCode.DONE

@@ -214,7 +214,7 @@ COMMANDS = (["status"], ["inspect"], ["logs"], ["resume", "--dry-run"], ["resume
 @pytest.mark.parametrize(
     "content",
     [
-        None,
+        pytest.param(None, marks=pytest.mark.slow),
         pytest.param(b"", marks=pytest.mark.slow),
         b"\xff\x00{garbage",
         pytest.param("half", marks=pytest.mark.slow),

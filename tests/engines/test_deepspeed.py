@@ -60,7 +60,7 @@ def test_a_checkpoint_goes_from_backend_to_backend_with_all_bits(pool: Any, case
         saved = [waiting for *_, waiting, _ in found]
 
 
-@pytest.mark.parametrize("backend", MAKERS)
+@pytest.mark.parametrize("backend", [pytest.param(it, marks=() if it == "zero3" else SLOW) for it in MAKERS])
 def test_a_resumed_engine_goes_on_with_the_same_bits(pool: Any, backend: str) -> None:
     case, layout, maker = Case("value", "bf16", recompute=True), parse_layout("d2"), MAKERS[backend]
     saved = [own["saved"] for own in pool.run(lived, maker, case, layout)]

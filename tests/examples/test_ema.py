@@ -22,7 +22,7 @@ from hpcrl.recipes.grpo import GRPOExperiment
 
 ROOT = Path(__file__).parents[2]
 POINTS = [
-    ("master", "journal.after", 14),
+    pytest.param("master", "journal.after", 14, marks=pytest.mark.slow),
     ("worker-0", "shard.published", 2),
     pytest.param("worker-1", "worker.executed", 11, marks=pytest.mark.slow),
     pytest.param("master", "manifest.synced", 1, marks=pytest.mark.slow),

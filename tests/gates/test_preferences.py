@@ -9,7 +9,7 @@ from support.learning import Found, Gate, keep
 from support.vowels import held_out_accuracy, preferring, write_vowels
 
 SEEDS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
-FAST = ("reward-model", "dpo")
+FAST = ("dpo",)
 STEPS = 40
 TASK = "more vowels win: share of held-out pairs in the right order"
 GATES: Mapping[str, tuple[str, Mapping[str, Any], float]] = {

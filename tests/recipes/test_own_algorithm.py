@@ -360,6 +360,7 @@ def test_dropped_into_the_rooms_they_are_found_by_name(folder: Path, package: Pa
     assert "compare" in (folder / "named.dot").read_text()
 
 
+@pytest.mark.slow
 def test_dropped_into_the_rooms_they_compute_what_they_do_as_files_of_the_users(
     folder: Path, package: Path, plain: RunDirectory
 ) -> None:

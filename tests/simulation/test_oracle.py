@@ -71,6 +71,7 @@ def test_a_killed_worker_costs_the_same_attempts_reads_and_replays(tmp_path: Pat
     once_of(compare, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_node_costs_the_same_attempts_reads_and_replays(tmp_path: Path) -> None:
     experiment, killed = struck("chain", 8, lost_after_s=6.0)
     node = killed.rank // 4
