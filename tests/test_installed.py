@@ -68,7 +68,7 @@ def a_zip(wheel, folder):
     return {"path": folder / "hpcrl.pyz"}
 
 
-@pytest.mark.parametrize("install", [target, user, wheel_itself, a_zip])
+@pytest.mark.parametrize("install", [target, pytest.param(user, marks=pytest.mark.slow), wheel_itself, a_zip])
 def test_commands_templates_and_algorithms_are_found(install, wheel, tmp_path):
     there = install(wheel, tmp_path)
     where = python("-c", "import hpcrl; print(hpcrl.__file__)", **there).strip()

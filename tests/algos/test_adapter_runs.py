@@ -30,6 +30,7 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDire
     return whole_run(tmp_path_factory.mktemp("whole"), adapted(task))
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_the_actor_without_adapters_has_the_bits_of_one_of_its_own(
     undisturbed: RunDirectory, task: Path, tmp_path: Path
 ) -> None:

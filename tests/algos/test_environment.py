@@ -120,6 +120,7 @@ def whole(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int
     return cache(lambda workers: whole_run(tmp_path_factory.mktemp("whole"), talking(task, workers)))
 
 
+@pytest.mark.slow
 def test_two_workers_find_what_one_finds(task: Path, whole: Callable[[int], RunDirectory]) -> None:
     one, two = (remains(whole(workers)).metrics for workers in (1, 2))
     assert one[0].keys() == two[0].keys()

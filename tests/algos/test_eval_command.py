@@ -70,7 +70,8 @@ def answer(messages, row):
 """
 
 
-@pytest.mark.parametrize("how", [pytest.param("in turns with an environment", marks=pytest.mark.slow), "in flight"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["in turns with an environment", "in flight"])
 def test_a_run_whose_responses_come_about_otherwise_has_its_own_metrics(
     task: Path, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,7 +106,13 @@ def logprobs_of(model: Any, prompt: np.ndarray, response: np.ndarray) -> np.ndar
     return np.array([float(every[at, token]) for at, token in zip(places, response.tolist(), strict=True)])
 
 
-@pytest.mark.parametrize("case", ["ppo", "drawn ahead by another worker", "a greedy baseline"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "ppo",
+        *(pytest.param(it, marks=pytest.mark.slow) for it in ("drawn ahead by another worker", "a greedy baseline")),
+    ],
+)
 def test_each_token_is_by_the_actor_that_its_version_says(
     case: str, task: Path, undisturbed: Callable[..., RunDirectory]
 ) -> None:
@@ -131,6 +137,7 @@ def test_each_token_is_by_the_actor_that_its_version_says(
     assert several, "no response is of two actors: the test tests nothing"
 
 
+@pytest.mark.slow
 def test_a_response_depends_on_no_round_and_no_step(undisturbed: Callable[..., RunDirectory]) -> None:
     """By an actor that hardly learns they are those that are drawn at once."""
     pieces, whole = undisturbed("ppo", SEGMENT, 1e-12), undisturbed("ppo", LONGEST, 1e-12)

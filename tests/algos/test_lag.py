@@ -74,7 +74,7 @@ def versions(run: RunDirectory, call: str) -> list[int]:
     return [line.version for line in sorted(lines, key=lambda line: line.step) if line.step]
 
 
-@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.slow), 3])
 def test_responses_come_from_the_actor_of_so_many_steps_before(
     lag: int, undisturbed: Callable[[int], RunDirectory]
 ) -> None:
@@ -85,6 +85,7 @@ def test_responses_come_from_the_actor_of_so_many_steps_before(
     assert (rows[-1]["actor_train/logprob_gap"] > 1e-6) == bool(lag), "of what was drawn, and what the newest says"
 
 
+@pytest.mark.slow
 def test_on_one_worker_the_same_is_computed(
     task: Path, tmp_path: Path, undisturbed: Callable[[int], RunDirectory]
 ) -> None:

@@ -30,7 +30,8 @@ def test_stages_learn_what_one_worker_learns(
     check_learnt(undisturbed, algorithm, layout, workers)
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param("sft", marks=pytest.mark.slow), "ppo"])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["sft", "ppo"])
 def test_a_run_whose_stages_are_killed_ends_with_the_same_bits(
     undisturbed: Undisturbed, tmp_path: Path, algorithm: str
 ) -> None:

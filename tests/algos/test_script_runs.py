@@ -115,7 +115,10 @@ def test_a_registered_method_of_a_model_gives_in_each_layout_what_one_worker_doe
 ADVANTAGES = f"{Path(advantages_script.__file__)}:ALGORITHM"
 
 
-@pytest.mark.parametrize(("layout", "whitens"), [("one worker", True), ("d2", False), ("d2", True)])
+@pytest.mark.parametrize(
+    ("layout", "whitens"),
+    [*(pytest.param(*it, marks=pytest.mark.slow) for it in [("one worker", True), ("d2", False)]), ("d2", True)],
+)
 def test_advantages_that_a_script_computes_are_the_roles_own(
     task: Path, tmp_path: Path, layout: str, whitens: bool
 ) -> None:
@@ -142,6 +145,7 @@ def test_advantages_that_a_script_computes_are_the_roles_own(
 REPEATED = f"{Path(repeated_script.__file__)}:ALGORITHM"
 
 
+@pytest.mark.slow
 def test_prompts_that_a_script_repeats_are_those_of_several_samples_killed_or_not(task: Path, tmp_path: Path) -> None:
     """To the bit; the rewards that it has renamed too."""
     of = experiment(task, "d2")

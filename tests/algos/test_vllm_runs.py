@@ -33,6 +33,7 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return whole_runs(tmp_path_factory, lambda workers: served(task, {"backend": "native"}, f"d{workers}", workers))
 
 
+@pytest.mark.slow
 def test_a_run_has_the_bits_of_one_that_generates_itself(
     undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def test_it_prints_what_the_engine_says(model: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == expected(model, "3+4=", 7, options) + "\n"
 
 
+@pytest.mark.slow
 def test_the_prompt_may_come_from_a_file_or_through_a_pipe(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_what_deepspeeds_collectives_raise_tells_of_the_peer(backend: str) -> No
     assert "died with exit code 7" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_and_no_file_is_written(tmp_path: Path) -> None:
     """A process of its own, whose home and folder for extensions stay empty."""
     folders = {"HOME": tmp_path / "home", "TORCH_EXTENSIONS_DIR": tmp_path / "extensions"}

@@ -15,7 +15,7 @@ from support.foreign_models import (
 )
 from support.pool import gloo_pool
 
-FAST = ("llama", "bloom", "mixtral")
+FAST = ("mixtral",)
 FAST_OF_ZERO = (("zero3", "opt"),)
 
 

@@ -47,6 +47,7 @@ def is_quiet(run: RunDirectory, seconds: float, attempt: int = 0) -> bool:
     return run.metrics(attempt).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "toy.yaml").write_text(TOY)
     root = tmp_path / "held-by-name"

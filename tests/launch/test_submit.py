@@ -139,6 +139,7 @@ def test_each_ctrl_c_ends_the_run_more_urgently_and_says_what_the_next_does(
     assert remains(run) == undisturbed
 
 
+@pytest.mark.slow
 def test_stop_finishes_the_open_steps_of_a_run_from_another_process(tmp_path: Path, config: str, undisturbed) -> None:
     run = submitted(config, tmp_path / "run")
     with held(run):

@@ -91,7 +91,10 @@ AT = {
 """The ask at which the run is struck, the first step of the changed script, and what is set aside."""
 
 
-@pytest.mark.parametrize("where", AT)
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(it, marks=() if it in ("in the rollout", "among the updates") else pytest.mark.slow) for it in AT],
+)
 def test_a_changed_script_continues_where_no_role_has_changed_yet(tmp_path: Path, where: str) -> None:
     ask, since, aside = AT[where]
     (tmp_path / "whole").mkdir()

@@ -131,7 +131,7 @@ def test_a_run_struck_again_while_it_recovers_ends_as_if_nothing_had_happened(
     check(folder, Strikes((first, second)), undisturbed)
 
 
-@pytest.mark.parametrize("target", ["self", "agent-0", "all"])
+@pytest.mark.parametrize("target", ["self", pytest.param("agent-0", marks=pytest.mark.slow), "all"])
 def test_a_run_killed_while_it_drains_ends_as_if_nothing_had_happened(
     folder: Path, undisturbed: Remains, target: str
 ) -> None:

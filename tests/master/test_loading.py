@@ -25,6 +25,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return create_run(tmp_path / "run", tiny_ppo(tmp_path, steps=1, nodes=1, **limits))
 
 
+@pytest.mark.slow
 def test_who_takes_longer_than_the_limit_but_comes_further_is_waited_for(run: RunDirectory) -> None:
     seconds = LIMIT_S * 0.6
     jobs = begin(run, "first", Phased(Slow("worker-1", seconds)))

@@ -149,15 +149,16 @@ def rare(nodes: str, steps: int = STEPS, **cluster: Any) -> ToyExperiment:
     return replace(experiment, control=replace(experiment.control, checkpoint=Frequency(steps=100)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("who", "point", "target"),
     [
-        pytest.param("master", "manifest.write", "all", marks=pytest.mark.slow),  # ordered to grow, not yet on disk
-        pytest.param("master", "manifest.published", "all", marks=pytest.mark.slow),
-        pytest.param("worker-2", "worker.start", "all", marks=pytest.mark.slow),  # as the new attempt starts
-        pytest.param("worker-2", "worker.start", "agent-1", marks=pytest.mark.slow),  # who joins is gone while it loads
-        pytest.param("worker-2", "worker.start", "agent-0", marks=pytest.mark.slow),
-        pytest.param("master", "manifest.write", "agent-1", marks=pytest.mark.slow),  # gone before it could join
+        ("master", "manifest.write", "all"),  # ordered to grow, not yet on disk
+        ("master", "manifest.published", "all"),
+        ("worker-2", "worker.start", "all"),  # as the new attempt starts
+        ("worker-2", "worker.start", "agent-1"),  # who joins is gone while it loads
+        ("worker-2", "worker.start", "agent-0"),
+        ("master", "manifest.write", "agent-1"),  # gone before it could join
         ("master", "manifest.write", "agent-0"),  # one that the others need, while they grow
     ],
 )

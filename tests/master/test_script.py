@@ -176,7 +176,9 @@ def struck(run: RunDirectory, folder: Path) -> None:
     wait_until_gone(run.root)
 
 
-@pytest.mark.parametrize("mood", DIFFERS)
+@pytest.mark.parametrize(
+    "mood", [pytest.param(it, marks=() if it in ("other call", "other number") else pytest.mark.slow) for it in DIFFERS]
+)
 def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_on_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, mood: str
 ) -> None:

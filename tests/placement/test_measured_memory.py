@@ -3,8 +3,8 @@
 import pytest
 from support.measured_memory import MODELS, peak
 
-TELLING = ("gemma2", "mixtral")
-"""Which are measured each time: one with a window and caps, and one of experts."""
+TELLING = ("mixtral",)
+"""Which is measured each time: the one of experts."""
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,7 @@ def test_the_responses_of_a_row_share_a_minibatch_and_a_part(plain: RunDirectory
                 assert all(rows.count(row) == RESPONSES for row in rows)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_bits_of_an_undisturbed_run(folder: Path, plain: RunDirectory) -> None:
     obeyed(folder, "submit", "own.yaml", "--run-dir", "killed", "--detach")
     run = RunDirectory.open(folder / "killed")

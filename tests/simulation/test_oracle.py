@@ -25,7 +25,7 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize(("graph", "seed"), [("parallel", 101), ("chain", 102)])
+@pytest.mark.parametrize(("graph", "seed"), [("parallel", 101), pytest.param("chain", 102, marks=pytest.mark.slow)])
 def test_workers_do_the_same_in_the_same_order(graph: str, seed: int, tmp_path: Path) -> None:
     """However much else the machine has to do; how long it takes is compared on one that has nothing else."""
     compare_whole(graph, seed, tmp_path, lambda made, real: None)

@@ -56,6 +56,7 @@ def test_a_run_of_three_nodes_goes_on_with_two_and_then_with_one(slurm: SlurmClu
     assert [event.step for event in opened] == sorted({event.step for event in opened})
 
 
+@pytest.mark.slow
 def test_a_run_moves_from_a_machine_to_slurm_and_back(slurm: SlurmCluster, reference: Whole) -> None:
     values = toy_values("none", nodes=1, workers_per_node=2, type="local")
     run = SlurmRun.submit(slurm, values, "--detach")

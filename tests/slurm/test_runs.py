@@ -157,6 +157,7 @@ def test_jobs_that_were_sent_by_hand_are_known_when_they_begin_and_ended_when_th
     assert_equal(run, reference)
 
 
+@pytest.mark.slow
 def test_a_site_that_cancels_what_it_preempts_gets_a_successor(slurm: SlurmCluster, reference: Reference) -> None:
     run = SlurmRun.submit(slurm, with_steps(FEW, "cancels"))
     run.wait_steps(2)
