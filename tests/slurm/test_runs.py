@@ -184,6 +184,7 @@ def test_a_node_that_fails_where_requeue_is_forbidden_gets_a_successor(
     assert_equal(run, reference)
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_an_element_for_good_ends_at_once_and_says_why(
     slurm: SlurmCluster, reference: Reference
 ) -> None:
