@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from support.chaos import outputs, remains
 from support.judged_run import hpcrl, written
 
@@ -53,7 +52,6 @@ def scripted(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_a_script_is_changed_in_the_middle_of_a_run(tmp_path: Path) -> None:
     """It fails in the fourth step, in which the critic is trained: those before it end as they were made."""
     folder = scripted(tmp_path)
