@@ -192,6 +192,7 @@ def test_a_fork_begins_with_other_code(here: Path, run: str) -> None:
     assert [path.name for path in Path("forked/export/actor").iterdir()] == ["step-00000003"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_under_the_other(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "ppo.yaml", "--run-dir", "stopped", "--detach", "--control.steps", "400"]) == ExitCode.DONE
     run = RunDirectory.open(here / "stopped")

@@ -39,6 +39,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     values = values_of("grpo")
     values["data"] |= {"train": "rows.jsonl", "tokenizer": "model"}
     values |= {role: {"path": "model"} for role in ("actor", "reference")}
+    values["data"] |= {"max_prompt_tokens": 8}
+    values["generation"] = {"max_new_tokens": 8, "slots": 4}
+    values["actor"] |= {"micro_batch_tokens": 64}
     values["cluster"] = {"type": "local", "device": "cpu", "workers_per_node": 2}
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path / "grpo.yaml", values)

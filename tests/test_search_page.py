@@ -92,6 +92,7 @@ def test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on(folder, c
     assert (folder / "best.yaml").exists()
 
 
+@pytest.mark.slow
 def test_of_a_range_of_nodes_a_plan_is_kept_for_each_number(folder, capsys):
     words = ["search", "ppo.yaml", "--cluster.workers_per_node", "2", *H100, "--proposals", "400"]
     assert main([*words, "--nodes", "1-2", "--out", "best.yaml"]) == ExitCode.CONFIGURATION

@@ -60,6 +60,7 @@ def hpcrl(folder: Path, *words: str, gpus: str, library: Path | None = None) -> 
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell(
     tmp_path: Path, uuids: list[str]
 ) -> None:

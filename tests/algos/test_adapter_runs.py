@@ -30,6 +30,7 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDire
     return whole_run(tmp_path_factory.mktemp("whole"), adapted(task))
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_the_actor_without_adapters_has_the_bits_of_one_of_its_own(
     undisturbed: RunDirectory, task: Path, tmp_path: Path
 ) -> None:
@@ -56,9 +57,8 @@ def test_adapters_alone_are_trained(undisturbed: RunDirectory, task: Path) -> No
         assert same is not name.endswith("proj.weight"), name
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(it, marks=() if it == "in a backward pass" else pytest.mark.slow) for it in BLOWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BLOWS)
 def test_a_run_with_adapters_that_is_struck_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:

@@ -107,6 +107,7 @@ def test_batches_of_any_size_are_learnt_from_as_by_one_worker(task: Path, pool: 
                 assert right.outcomes[call].stats[name] == (pytest.approx(total, rel=1e-9, abs=1e-11), weight), name
 
 
+@pytest.mark.slow
 def test_a_run_whose_last_batch_has_fewer_samples_than_workers_is_resumed_to_the_bit(
     task: Path, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_cpu_worker_that_is_killed_while_it_scores_changes_no_bit(
     assert alive_of(run.root) == []
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_cpu_workers_where_it_had_none(tmp_path: Path, task: Path, plain: RunDirectory) -> None:
     run = create_run(tmp_path / "run", scored_by(task, 0, nodes=1))
     strike = Strike(tmp_path, "kill", "master", "manifest.published", "KILL", "all")

@@ -53,7 +53,7 @@ def broken_off(task: Path, folder: Path) -> RunDirectory:
     return run
 
 
-@pytest.mark.parametrize("damage", [element, pytest.param(shorter, marks=pytest.mark.slow), missing])
+@pytest.mark.parametrize("damage", [element, *(pytest.param(it, marks=pytest.mark.slow) for it in (shorter, missing))])
 def test_a_damaged_shard_of_the_newest_checkpoint_is_found_told_and_costs_no_bit(
     task: Path, tmp_path: Path, undisturbed: Remains, damage: Callable[[Path], None]
 ) -> None:
@@ -72,6 +72,7 @@ def test_a_damaged_shard_of_the_newest_checkpoint_is_found_told_and_costs_no_bit
         assert "critic was saved with digest" in told.said
 
 
+@pytest.mark.slow
 def test_where_both_are_damaged_the_run_begins_from_its_base_weights(
     task: Path, tmp_path: Path, undisturbed: Remains
 ) -> None:

@@ -55,6 +55,7 @@ def experiment_of(task: Path) -> GRPOExperiment:
     )
 
 
+@pytest.mark.slow
 def test_steps_without_a_group_make_no_update_and_a_run_killed_in_one_ends_with_the_same_bits(
     task: Path, tmp_path: Path
 ) -> None:

@@ -81,7 +81,7 @@ def on(experiment: ExperimentConfig, workers: int) -> ExperimentConfig:
     ("make", "dtype", "rtol", "atol"),
     [
         pytest.param(ppo, "fp32", 2e-3, 2e-5, marks=pytest.mark.slow),
-        (ppo, "fp64", 1e-9, 1e-11),
+        pytest.param(ppo, "fp64", 1e-9, 1e-11, marks=pytest.mark.slow),
         (sft, "fp32", 1e-3, 1e-6),
     ],
 )

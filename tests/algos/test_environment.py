@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from support.chaos import remains, whole_run
-from support.covering import covering
 from support.hosts import run_of, write_task
 from support.struck_layouts import Blow, check_struck
 from support.tiny_ppo import tiny_ppo
@@ -121,6 +120,7 @@ def whole(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int
     return cache(lambda workers: whole_run(tmp_path_factory.mktemp("whole"), talking(task, workers)))
 
 
+@pytest.mark.slow
 def test_two_workers_find_what_one_finds(task: Path, whole: Callable[[int], RunDirectory]) -> None:
     one, two = (remains(whole(workers)).metrics for workers in (1, 2))
     assert one[0].keys() == two[0].keys()
@@ -139,13 +139,18 @@ BLOWS = [
 ]
 
 
-@pytest.mark.parametrize("blow", covering(BLOWS, lambda blow: blow.target), ids=lambda blow: f"{blow.who}-{blow.point}")
+@pytest.mark.parametrize(
+    "blow",
+    [BLOWS[0], *(pytest.param(blow, marks=pytest.mark.slow) for blow in BLOWS[1:])],
+    ids=lambda blow: f"{blow.who}-{blow.point}",
+)
 def test_killed_among_its_turns_a_run_ends_with_the_same_bits(
     task: Path, tmp_path: Path, whole: Callable[[int], RunDirectory], blow: Blow
 ) -> None:
     check_struck(tmp_path, talking(task, 2), blow, whole(2))
 
 
+@pytest.mark.slow
 def test_drawn_beside_the_training_it_is_the_same_run_on_one_worker_and_killed(task: Path, tmp_path: Path) -> None:
     def late(workers: int) -> Any:
         made = talking(task, workers)

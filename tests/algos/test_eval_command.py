@@ -70,6 +70,7 @@ def answer(messages, row):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["in turns with an environment", "in flight"])
 def test_a_run_whose_responses_come_about_otherwise_has_its_own_metrics(
     task: Path, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
@@ -92,6 +93,7 @@ def test_a_run_whose_responses_come_about_otherwise_has_its_own_metrics(
     assert any("turn" in name for name in own) == (how != "in flight")
 
 
+@pytest.mark.slow
 def test_models_are_compared_prompt_by_prompt(
     run: RunDirectory, task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from support.chaos import create_run, finish, outputs, remains, started_twice
 from support.cluster import alive_of
 from support.faults import After, Strike, Strikes
@@ -37,6 +38,7 @@ def experiment_of(folder: Path) -> PPOExperiment:
     )
 
 
+@pytest.mark.slow
 def test_a_run_of_experts_that_is_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
     """Worker 1, in one phase after another."""
     experiment = experiment_of(tmp_path)

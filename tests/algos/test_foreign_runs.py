@@ -17,13 +17,13 @@ from support.struck_layouts import Blow, check_struck
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.ppo import PPOExperiment
 
+pytestmark = pytest.mark.slow
 BLOWS = {
     "in a backward pass": Blow("worker-0", "backward.begin", 5),
     "before its reply": Blow("worker-1", "worker.executed", 6),
     "in a snapshot": Blow("worker-0", "shard.synced", 2),
     "all": Blow("master", "journal.after", 14, "all"),
 }
-FAST = ("in a backward pass",)
 
 
 def foreign(folder: Path) -> PPOExperiment:
@@ -57,7 +57,7 @@ def test_what_it_exports_transformers_loads(undisturbed: RunDirectory) -> None:
     assert loaded.classifier.weight.shape == (1, 16)
 
 
-@pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])
+@pytest.mark.parametrize("name", BLOWS)
 def test_a_run_that_is_struck_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:
@@ -68,7 +68,6 @@ OPT = {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}
 OTHERS: dict[str, dict[str, int]] = {"opt": OPT, "mamba": {}, "mixtral": {"intermediate_size": 32}}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "sizes", "backend"),
     [
@@ -89,7 +88,6 @@ def test_a_model_of_another_kind_that_is_struck_ends_with_the_same_bits(
     check_struck(tmp_path, experiment, Blow("worker-0", "backward.begin", 3), undisturbed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["fsdp", "zero3"])
 def test_experts_that_workers_share_are_moved_to_whole_copies(tmp_path: Path, backend: str) -> None:
     """Three on two workers, where generation asks a copy of the actor under native."""
@@ -108,7 +106,7 @@ def test_experts_that_workers_share_are_moved_to_whole_copies(tmp_path: Path, ba
         np.testing.assert_allclose([row[name] for name in row], [reference[name] for name in row], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", ["fsdp", *(pytest.param(it, marks=pytest.mark.slow) for it in ("zero2", "zero3"))])
+@pytest.mark.parametrize("backend", ["fsdp", "zero2", "zero3"])
 def test_a_run_whose_models_are_sharded_that_is_struck_ends_with_the_same_bits(
     task: Path, tmp_path: Path, backend: str
 ) -> None:
@@ -121,7 +119,6 @@ def test_a_run_whose_models_are_sharded_that_is_struck_ends_with_the_same_bits(
     check_struck(tmp_path, experiment, BLOWS["before its reply"], undisturbed)
 
 
-@pytest.mark.slow
 def test_a_run_goes_from_backend_to_backend(undisturbed: RunDirectory, task: Path, tmp_path: Path) -> None:
     """Killed each time, with equal numbers up to rounding."""
     made = foreign(task)

@@ -95,6 +95,7 @@ def test_a_sharded_run_that_is_struck_ends_with_the_same_bits(
     check_struck(tmp_path, sharded(task), BLOWS[name], undisturbed)
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_among_fsdps_collectives_begins_another_attempt(
     undisturbed: RunDirectory, task: Path, tmp_path: Path
 ) -> None:
@@ -123,6 +124,7 @@ def moved(task: Path, places: dict[str, Home]) -> PPOExperiment:
     return replace(whole, actor=replace(whole.actor, optimizer=replace(whole.actor.optimizer, grad_clip=0.0)))
 
 
+@pytest.mark.slow
 def test_sharded_models_are_moved_blended_and_released(task: Path, tmp_path: Path) -> None:
     """The reference that is blended is sharded as the actor is."""
     found = {name: folder_of(tmp_path, name) for name in ("sharded", "flat", "mixed")}
@@ -143,6 +145,7 @@ def folder_of(root: Path, name: str) -> Path:
     return root / name
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_under_another_backend(task: Path, tmp_path: Path, undisturbed: RunDirectory) -> None:
     """From our own on one worker to FSDP on two and back, killed each time: with equal numbers up to rounding."""
     native, fsdp = sharded(task, "native"), sharded(task)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from support.hosts import LETTERS, write_model, write_task
 from support.judged_run import hpcrl
 
@@ -17,6 +18,7 @@ def expect(done: subprocess.CompletedProcess[str], code: ExitCode, said: str = "
     assert said in " ".join(output.split()), output
 
 
+@pytest.mark.slow
 def test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier(tmp_path: Path) -> None:
     write_task(tmp_path)
     shutil.copytree(tmp_path / "model", tmp_path / "tokenizer")

@@ -262,6 +262,7 @@ def test_supervised_training_learns_the_answers(folder):
         assert evaluated.mean("eval_loss/loss") == pytest.approx(losses[-1], rel=0.5)
 
 
+@pytest.mark.slow
 def test_policy_optimisation_raises_the_reward(folder):
     plain = ppo(folder, "fp32", steps=40)
     keen = replace(

@@ -42,6 +42,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sharded": {"algorithm": "reinforce_plus_plus", "actor": {"layout": "d2", "backend": "fsdp"}},
     "a greedy baseline": {"algorithm": "remax", "actor": {"layout": "d2"}, "max_age": 1},
 }  # fmt: skip
+CUT = ("tensor ranks", "stages", "sharded")
+"""As models are cut makes no difference to what is chosen and carried: these run with the slow ones."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,13 @@ def logprobs_of(model: Any, prompt: np.ndarray, response: np.ndarray) -> np.ndar
     return np.array([float(every[at, token]) for at, token in zip(places, response.tolist(), strict=True)])
 
 
-@pytest.mark.parametrize("case", ["ppo", "drawn ahead by another worker", "a greedy baseline"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "ppo",
+        *(pytest.param(it, marks=pytest.mark.slow) for it in ("drawn ahead by another worker", "a greedy baseline")),
+    ],
+)
 def test_each_token_is_by_the_actor_that_its_version_says(
     case: str, task: Path, undisturbed: Callable[..., RunDirectory]
 ) -> None:
@@ -129,6 +137,7 @@ def test_each_token_is_by_the_actor_that_its_version_says(
     assert several, "no response is of two actors: the test tests nothing"
 
 
+@pytest.mark.slow
 def test_a_response_depends_on_no_round_and_no_step(undisturbed: Callable[..., RunDirectory]) -> None:
     """By an actor that hardly learns they are those that are drawn at once."""
     pieces, whole = undisturbed("ppo", SEGMENT, 1e-12), undisturbed("ppo", LONGEST, 1e-12)
@@ -141,7 +150,7 @@ def test_a_response_depends_on_no_round_and_no_step(undisturbed: Callable[..., R
     assert any(len(lines.extended) for lines in steps_of(pieces).values())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(it, marks=pytest.mark.slow if it in CUT else ()) for it in CASES])
 def test_steps_train_on_the_first_prompts_to_end_and_carry_the_others(
     case: str, undisturbed: Callable[..., RunDirectory]
 ) -> None:
@@ -178,7 +187,7 @@ BLOWS = {
     "in the second step's training": ("ppo", Blow("worker-1", "minibatch.end", 4)),
     "at a checkpoint": (AHEAD, Blow("master", "manifest.published", 1, "all")),
 }  # fmt: skip
-FAST = ("in a round", "where rows are carried")
+FAST = ("where rows are carried",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in BLOWS])

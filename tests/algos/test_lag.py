@@ -74,7 +74,7 @@ def versions(run: RunDirectory, call: str) -> list[int]:
     return [line.version for line in sorted(lines, key=lambda line: line.step) if line.step]
 
 
-@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.slow), 3])
 def test_responses_come_from_the_actor_of_so_many_steps_before(
     lag: int, undisturbed: Callable[[int], RunDirectory]
 ) -> None:
@@ -85,6 +85,7 @@ def test_responses_come_from_the_actor_of_so_many_steps_before(
     assert (rows[-1]["actor_train/logprob_gap"] > 1e-6) == bool(lag), "of what was drawn, and what the newest says"
 
 
+@pytest.mark.slow
 def test_on_one_worker_the_same_is_computed(
     task: Path, tmp_path: Path, undisturbed: Callable[[int], RunDirectory]
 ) -> None:
@@ -103,7 +104,7 @@ BLOWS = {
 }
 
 
-FAST = ("in training, while others generate", "a move of what is read later")
+FAST = ("in training, while others generate",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])
@@ -157,9 +158,8 @@ SCRIPT_BLOWS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(it, marks=() if it == "the script" else pytest.mark.slow) for it in SCRIPT_BLOWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPT_BLOWS)
 def test_killed_a_script_that_is_behind_ends_with_the_same_bits(
     name: str, task: Path, tmp_path: Path, behind: RunDirectory
 ) -> None:

@@ -22,7 +22,7 @@ CUTS: dict[str, dict[str, Any]] = {
 }
 CASES = [
     ("tokens", ("master", "journal.after", 4, "KILL", "all")),
-    ("even", ("worker-1", "worker.executed", 4, "KILL", "self")),
+    pytest.param("even", ("worker-1", "worker.executed", 4, "KILL", "self"), marks=pytest.mark.slow),
     pytest.param("even", ("master", "manifest.synced", 1, "KILL", "all"), marks=pytest.mark.slow),
     pytest.param("tokens", ("worker-0", "worker.call", 5, "KILL", "agent-0"), marks=pytest.mark.slow),
 ]

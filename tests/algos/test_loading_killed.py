@@ -14,7 +14,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return undisturbed_runs(tmp_path_factory)
 
 
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("who", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_run_whose_worker_is_killed_as_it_reads_weights_ends_with_the_same_bits(
     undisturbed: Undisturbed, tmp_path: Path, who: int
 ) -> None:

@@ -40,7 +40,7 @@ CHANGES: dict[str, tuple[Where, Where, tuple[str, str, int]]] = {
     "halves to stages": ((2, HALVES), (2, STAGES), ("worker-0", "move.begin", 3)),
     "copies to one worker": ((2, COPIES), (1, ALONE), ("master", "master.moving", 3)),
 }
-FAST = ("stages to copies", "copies to one worker")
+FAST = ("copies to one worker",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in CHANGES])

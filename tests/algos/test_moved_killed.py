@@ -38,10 +38,10 @@ BLOWS = {
     "between blend and line": Blow("master", "journal.before", 1, after=BLENDED),
     "the line of a blend": Blow("master", "journal.after", 1, "all", after=BLENDED),
 }
-FAST = ("in a move, whose peer is in it", "between blend and line")
 
 
-@pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BLOWS)
 def test_killed_around_a_move_or_a_blend_a_run_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:

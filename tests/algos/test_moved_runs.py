@@ -100,6 +100,7 @@ def test_a_dropped_copy_takes_no_memory_while_the_actor_is_trained(moved: RunDir
         assert "actor@1.parameters" not in of_call and of_call["actor.optimizer"][1] > 0
 
 
+@pytest.mark.slow
 def test_a_blend_between_two_layouts_gives_the_bits_of_a_blend_in_one(task: Path, tmp_path: Path) -> None:
     """The reference, which follows the actor, is whole on one worker, and then in stages as the actor is."""
     policy = ppo(task, 2, "p2").ppo

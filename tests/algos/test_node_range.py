@@ -64,6 +64,7 @@ def assert_alike(run: RunDirectory, reference: tuple[Whole, Said]) -> None:
     assert started_twice(run) == []
 
 
+@pytest.mark.slow
 def test_models_that_are_trained_on_two_nodes_then_three(
     tmp_path: Path, task: Path, reference: tuple[Whole, Said]
 ) -> None:
@@ -78,6 +79,7 @@ def test_models_that_are_trained_on_two_nodes_then_three(
     assert_alike(run, reference)
 
 
+@pytest.mark.slow
 def test_models_that_are_trained_on_three_nodes_then_two(
     tmp_path: Path, task: Path, reference: tuple[Whole, Said]
 ) -> None:

@@ -69,10 +69,7 @@ STRIKES = {
     "in a backward pass": ("worker-0", "backward.begin", 4),
     "in a snapshot": ("worker-0", "shard.synced", 2),
 }
-FAST = {
-    ("native", "before its reply"),
-    ("zero 2 and 3", "in a backward pass"),
-}
+FAST = {("native", "before its reply")}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 @pytest.mark.parametrize(
     ("algorithm", "layout", "workers"),
-    [("sft", "d1t1p2", 2), ("ppo", "d1t1p2", 2), pytest.param("ppo", "d2t1p2", 4, marks=pytest.mark.slow)],
+    [
+        ("sft", "d1t1p2", 2),
+        pytest.param("ppo", "d1t1p2", 2, marks=pytest.mark.slow),
+        pytest.param("ppo", "d2t1p2", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_stages_learn_what_one_worker_learns(
     undisturbed: Undisturbed, algorithm: str, layout: str, workers: int
@@ -26,7 +30,8 @@ def test_stages_learn_what_one_worker_learns(
     check_learnt(undisturbed, algorithm, layout, workers)
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param("sft", marks=pytest.mark.slow), "ppo"])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["sft", "ppo"])
 def test_a_run_whose_stages_are_killed_ends_with_the_same_bits(
     undisturbed: Undisturbed, tmp_path: Path, algorithm: str
 ) -> None:

@@ -25,6 +25,7 @@ from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
 from hpcrl.recipes.policy import PolicyExperiment, section_of
 
+pytestmark = pytest.mark.slow
 POLICIES = [name for name in names(ALGORITHMS) if issubclass(algorithm_of(name).experiment, PolicyExperiment)]
 CHOOSES = FilterGroupsConfig(metric="accuracy", max_rounds=20)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -36,10 +37,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 MODELS = {"reinforce_plus_plus": ("qwen3", qwen3_config), "remax": ("gemma3", gemma3_config)}
 """Cases with a model that is no qwen2."""
 SIZES = {"vocabulary_size": len(LETTERS) + 1, "hidden_size": 16, "intermediate_size": 24, "heads": 4, "head_dim": 4}
-# One whose steps choose and draw again, and one that generates twice, with a model that is no qwen2. PPO is what
-# `make kill` strikes.
-FAST = ("rloo", "remax")
-CASES = [pytest.param(case, marks=() if case in FAST else pytest.mark.slow) for case in VARIANTS]
 
 PHASES = {
     "generate": ("generate.end", 1),
@@ -105,7 +102,7 @@ def check(run: RunDirectory, struck: list[Strike], expected: Remains) -> None:
     assert alive_of(run.root) == []
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", VARIANTS)
 def test_killed_once_in_every_phase_a_run_ends_with_the_same_bits(
     case: str, task: Path, undisturbed: Callable[[str], Remains], tmp_path: Path
 ) -> None:
@@ -120,7 +117,6 @@ def test_killed_once_in_every_phase_a_run_ends_with_the_same_bits(
     check(run, struck, expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "phase", "target"), [*itertools.product(VARIANTS, PHASES, ("master", "agent-0", "all"))]
 )

@@ -12,6 +12,8 @@ from support.tiny_layouts import STAGES, tiny_layouts
 
 from hpcrl.durable.rundir import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,10 +41,9 @@ BLOWS = {
     "export": Blow("worker-0", "export.write", 1),
     "exporting": Blow("master", "export.synced", 1, "all"),
 }
-FAST = ("release", "restored", "export")
 
 
-@pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])
+@pytest.mark.parametrize("name", BLOWS)
 def test_killed_while_models_leave_come_back_or_are_written_a_run_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:

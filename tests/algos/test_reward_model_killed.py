@@ -84,7 +84,8 @@ def struck(folder: Path, points: Mapping[str, tuple[str, int]], target: str) -> 
     return found
 
 
-@pytest.mark.parametrize("target", ["self", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["self", "all"])
 def test_killed_while_it_judges_and_while_the_policy_learns_a_run_ends_with_the_same_bits(
     tmp_path: Path, task: Path, undisturbed: Remains, target: str
 ) -> None:

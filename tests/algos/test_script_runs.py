@@ -56,7 +56,7 @@ def whole(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     return cache(lambda layout: whole_run(tmp_path_factory.mktemp("whole"), scripted(experiment(task, layout))))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [pytest.param(it, marks=() if it == "d2" else pytest.mark.slow) for it in LAYOUTS])
 def test_a_script_computes_what_the_graph_does(
     task: Path, tmp_path: Path, whole: Callable[[str], RunDirectory], layout: str
 ) -> None:
@@ -77,7 +77,7 @@ BLOWS = [
 ]
 
 
-@pytest.mark.parametrize("blow", covering(BLOWS, lambda blow: blow.who), ids=lambda blow: f"{blow.who}-{blow.point}")
+@pytest.mark.parametrize("blow", covering(BLOWS, lambda blow: blow.target), ids=lambda blow: f"{blow.who}-{blow.point}")
 def test_a_script_of_models_that_is_killed_ends_with_the_same_bits(
     task: Path, tmp_path: Path, whole: Callable[[str], RunDirectory], blow: Blow
 ) -> None:
@@ -115,7 +115,10 @@ def test_a_registered_method_of_a_model_gives_in_each_layout_what_one_worker_doe
 ADVANTAGES = f"{Path(advantages_script.__file__)}:ALGORITHM"
 
 
-@pytest.mark.parametrize(("layout", "whitens"), [("one worker", True), ("d2", False), ("d2", True)])
+@pytest.mark.parametrize(
+    ("layout", "whitens"),
+    [*(pytest.param(*it, marks=pytest.mark.slow) for it in [("one worker", True), ("d2", False)]), ("d2", True)],
+)
 def test_advantages_that_a_script_computes_are_the_roles_own(
     task: Path, tmp_path: Path, layout: str, whitens: bool
 ) -> None:
@@ -142,6 +145,7 @@ def test_advantages_that_a_script_computes_are_the_roles_own(
 REPEATED = f"{Path(repeated_script.__file__)}:ALGORITHM"
 
 
+@pytest.mark.slow
 def test_prompts_that_a_script_repeats_are_those_of_several_samples_killed_or_not(task: Path, tmp_path: Path) -> None:
     """To the bit; the rewards that it has renamed too."""
     of = experiment(task, "d2")

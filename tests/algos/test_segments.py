@@ -24,6 +24,7 @@ from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.policy import section_of
 
 SEGMENT = 3
+AHEAD, NEWER = "drawn ahead by another worker", "by newer actors"
 CALLS = ("actor_gen_s01", "actor_gen_s02", "actor_gen")
 CASES: dict[str, dict[str, Any]] = {
     "drawn ahead by another worker": {
@@ -95,7 +96,14 @@ def alike(ours: Remains, theirs: Remains) -> None:
         assert own == pytest.approx(of_whole, rel=1e-9, abs=1e-11)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "newer" not in case])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case == AHEAD else pytest.mark.slow)
+        for case in CASES
+        if not case.startswith(NEWER)
+    ],
+)
 def test_segments_change_no_response(case: str, undisturbed: Callable[[str, int | None], RunDirectory]) -> None:
     run = undisturbed(case, SEGMENT)
     alike(remains(run), remains(undisturbed(case, None)))
@@ -105,7 +113,6 @@ def test_segments_change_no_response(case: str, undisturbed: Callable[[str, int 
     assert opened[::3] == [1.0] * 3 and 0 < min(opened) < 1
 
 
-AHEAD = "drawn ahead by another worker"
 BLOWS = {
     "in the second segment": Blow("worker-0", "generate.end", 5),
     "at its spill": Blow("worker-0", "spill.published", 5),
@@ -126,6 +133,7 @@ def scripted(of: Any) -> Any:
     return replace(of, algorithm=f"{ppo_script.__file__}:BEHIND")
 
 
+@pytest.mark.slow
 def test_a_script_draws_segments_as_the_graph_does_killed_or_not(
     task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
 ) -> None:
@@ -136,9 +144,6 @@ def test_a_script_draws_segments_as_the_graph_does_killed_or_not(
     assert remains(ours).metrics == tuple(row for row in remains(graph).metrics if row["step"])
     assert exported(ours) == exported(graph)
     check_struck(tmp_path, script, Blow("worker-0", "generate.end", 8), ours)
-
-
-NEWER = "by newer actors"
 
 
 def test_after_each_segment_a_response_comes_from_a_newer_actor(
@@ -155,7 +160,6 @@ def test_after_each_segment_a_response_comes_from_a_newer_actor(
     assert remains(dawdling) == remains(run)
 
 
-FAST = ("in a segment of a newer actor",)
 NEWER_BLOWS = {
     "in a segment of a newer actor": Blow("worker-0", "generate.end", 14),
     "in training": Blow("worker-1", "minibatch.end", 7),
@@ -164,9 +168,8 @@ NEWER_BLOWS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NEWER_BLOWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEWER_BLOWS)
 def test_killed_a_run_of_newer_actors_ends_with_the_same_bits(
     name: str, task: Path, tmp_path: Path, undisturbed: Callable[[str, int | None], RunDirectory]
 ) -> None:

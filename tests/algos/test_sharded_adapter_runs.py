@@ -38,6 +38,7 @@ def sharded(experiment: PPOExperiment) -> PPOExperiment:
     return replace(experiment, actor=actor, critic=critic)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_struck_and_whose_copies_are_elsewhere_has_the_bits_of_one_in_flat_buffers(
     task: Path, tmp_path: Path
 ) -> None:

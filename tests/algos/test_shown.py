@@ -34,7 +34,6 @@ POINTS = {
     "line of the archive": ("master", "journal.after", 12, "all"),
     "prune": ("master", "prune.unlink", 2, "all"),
 }
-FAST = ("shown: published", "archive: published", "prune")
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +139,8 @@ def test_a_step_shows_those_that_stay_whoever_trains_on_them(undisturbed: RunDir
     assert {step for step, *_ in kept_rows(undisturbed, "eval")} == {0, 3, 4}
 
 
-@pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in POINTS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POINTS)
 def test_killed_around_what_it_shows_or_archives_a_run_keeps_the_same_bytes(
     name: str, task: Path, expected: Remains, undisturbed: RunDirectory, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ import math
 from functools import partial
 from pathlib import Path
 
+import pytest
 from support.chaos import begin, create_run, finish, remains
 from support.elastic import spoil_gradients
 from support.faults import InWorkers, Strike, Strikes
@@ -55,6 +56,7 @@ def test_a_gradient_that_one_rank_spoils_is_skipped_by_all_and_by_a_replay_that_
     assert remains(run) == remains(plain)
 
 
+@pytest.mark.slow
 def test_a_run_that_skips_too_often_ends_naming_the_limit_and_gets_further_with_a_higher_one(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", experiment_of(tmp_path, max_skipped=1))
     jobs = begin(run, "first", InWorkers(SPOILED))

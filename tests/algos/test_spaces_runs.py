@@ -80,6 +80,7 @@ def tensors(folder: Path) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in load_file(folder / "model.safetensors").items()}
 
 
+@pytest.mark.slow
 def test_a_run_goes_to_transformers_and_comes_back(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     ("algorithm", "layout", "workers"),
     [
         ("sft", "d1t2", 2),
-        ("ppo", "d1t2", 2),
+        pytest.param("ppo", "d1t2", 2, marks=pytest.mark.slow),
         pytest.param("ppo", "d2t2", 4, marks=pytest.mark.slow),
         pytest.param("ppo", "d1t2p2", 4, marks=pytest.mark.slow),
         pytest.param("sft", "d1t4", 4, marks=pytest.mark.slow),
@@ -27,7 +27,8 @@ def test_tensor_ranks_learn_what_one_worker_learns(
     check_learnt(undisturbed, algorithm, layout, workers)
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param("sft", marks=pytest.mark.slow), "ppo"])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["sft", "ppo"])
 def test_a_run_whose_tensor_ranks_are_killed_ends_with_the_same_bits(
     undisturbed: Undisturbed, tmp_path: Path, algorithm: str
 ) -> None:

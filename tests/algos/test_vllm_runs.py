@@ -35,6 +35,7 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return whole_runs(tmp_path_factory, lambda workers: served(task, {"backend": "native"}, f"d{workers}", workers))
 
 
+@pytest.mark.slow
 def test_a_run_has_the_bits_of_one_that_generates_itself(
     undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_run_has_the_bits_of_one_that_generates_itself(
     assert servers_alive() == []
 
 
+@pytest.mark.slow
 def test_a_server_makes_all_turns_of_a_response(task: Path, tmp_path: Path) -> None:
     """Whoever places the first turn has placed the others, and so in evaluations; none is longer than it may be."""
     for name in ("without", "with"):
@@ -150,6 +152,7 @@ def test_a_server_that_does_nothing_is_as_one_that_is_gone(
     assert "it has done nothing for 15 s" in run.events(0).read_text()
 
 
+@pytest.mark.slow
 def test_a_server_outlives_the_worker_that_it_serves(
     undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path
 ) -> None:

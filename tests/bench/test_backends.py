@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from support.pool import gloo_pool
 
 
+@pytest.mark.slow
 def test_sides_are_timed_that_do_the_same_work(bench_file: Callable[[str], ModuleType], tmp_path: Path) -> None:
     backends = bench_file("backends")
     batch = backends.Batch(rows=8, prompt_tokens=3, shortest=4, longest=6, micro_batch_tokens=20)

@@ -17,22 +17,29 @@ def costs(bench_file: Callable[[str], ModuleType]) -> ModuleType:
     return bench_file("costs")
 
 
+@pytest.mark.parametrize(
+    ("size", "layouts"),
+    [
+        (1, ("d1",)),
+        pytest.param(2, ("d2", "t2", "p2"), marks=pytest.mark.slow),
+        pytest.param(4, ("d2t2",), marks=pytest.mark.slow),
+    ],
+)
 def test_bytes_of_each_call_are_those_that_it_takes(
-    bench_file: Callable[[str], ModuleType], costs: ModuleType, tmp_path: Path
+    bench_file: Callable[[str], ModuleType], costs: ModuleType, tmp_path: Path, size: int, layouts: tuple[str, ...]
 ) -> None:
-    held, found = bench_file("cost_bytes"), []
+    held = bench_file("cost_bytes")
     write_inputs(tmp_path)
-    for size, layouts in ((2, ("d1", "d2", "t2", "p2")), (4, ("d2t2",))):
-        with gloo_pool(size) as pool:
-            model = costs.SMALL.with_head("vocabulary")
-            found += held.bytes_of(pool, tmp_path, f"small-{size}", model, layouts)
+    with gloo_pool(size) as pool:
+        found = held.bytes_of(pool, tmp_path, "small", costs.SMALL.with_head("vocabulary"), layouts)
     assert {(it.kind, it.layout) for it in found} == {
-        (kind, layout) for kind in ("inference", "train_step", "generate") for layout in (*held.LAYOUTS, "d2t2")
+        (kind, layout) for kind in ("inference", "train_step", "generate") for layout in layouts
     }
     wrong = [it for it in found if not -0.03 <= it.error <= 0.1]
     assert not wrong, wrong
 
 
+@pytest.mark.slow
 def test_calls_of_unseen_lengths_last_as_long_as_a_profile_of_the_same_minute_says(
     costs: ModuleType, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ def pool(layouts: ModuleType) -> Iterator[RankPool]:
         yield ranks
 
 
-@pytest.mark.parametrize("what", ["training", "generation"])
+@pytest.mark.parametrize("what", [pytest.param("training", marks=pytest.mark.slow), "generation"])
 def test_sides_do_the_same_work(layouts: ModuleType, pool: RankPool, tmp_path: Path, what: str) -> None:
     batch = layouts.Batch(rows=4, prompt_tokens=3, shortest=1, longest=6, micro_batch_tokens=10, rounds=2)
     layouts.write_inputs(tmp_path / "inputs")

@@ -15,6 +15,7 @@ def searching(bench_file: Callable[[str], ModuleType]) -> ModuleType:
     return bench_file("searching")
 
 
+@pytest.mark.slow
 def test_a_search_of_small_problems_is_held_to_all_of_their_plans(
     searching: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

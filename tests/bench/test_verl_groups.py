@@ -24,6 +24,7 @@ def test_figures_are_ratios_to_the_faster_way_of_verls(bench_file: Callable[[str
     assert [figure.detail for figure in groups.figures_of({}, "no peers")] == ["no peers"] * 3
 
 
+@pytest.mark.slow
 def test_the_script_asks_for_the_same_whenever_it_runs_and_makes_what_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

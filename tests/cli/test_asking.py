@@ -50,7 +50,7 @@ def expected(folder: Path, prompt: str, seed: int, options: GenerationOptions) -
     return tokens.decode_on(tokens.lead, made.tokens[0].tolist())
 
 
-@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("greedy", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_it_prints_what_the_engine_says(model: Path, capsys: pytest.CaptureFixture[str], greedy: bool) -> None:
     eos = load_tokens(model).eos_ids
     sampling = SamplingOptions(0.8, 5, 0.9, greedy)
@@ -60,6 +60,7 @@ def test_it_prints_what_the_engine_says(model: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == expected(model, "3+4=", 7, options) + "\n"
 
 
+@pytest.mark.slow
 def test_the_prompt_may_come_from_a_file_or_through_a_pipe(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_prompt_may_come_from_a_file_or_through_a_pipe(
     assert len(set(said)) == 1 and said[0].strip("\n")
 
 
+@pytest.mark.slow
 def test_a_string_ends_the_response(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["generate", str(model), "3+4=", "--max-new-tokens", "30", "--seed", "3"]
     assert main(words) == ExitCode.DONE
@@ -140,7 +142,9 @@ def test_ctrl_c_ends_both_processes(model: Path, tmp_path: Path) -> None:
         (["none/such", "1"], "none/such is no folder, no run, and not in the local cache of the hub."),
         (["{model}", "1", "--dtype", "fp8"], "--dtype fp8 is none of fp32, bf16, fp64."),
         (["{model}", "1", "--device", "tpu"], "--device tpu is none of auto, cpu, cuda."),
-        (["{model}", "1", "--device", "cuda"], "--device cuda: torch sees no GPU here."),
+        pytest.param(
+            ["{model}", "1", "--device", "cuda"], "--device cuda: torch sees no GPU here.", marks=pytest.mark.slow
+        ),
         (["{model}", "1", "--file", "x"], "a prompt and --file are two prompts."),
         (["{model}", "--file", "no such"], "--file no such cannot be read"),
         (["{model}", "1", "--temperature", "0"], "temperature"),
@@ -159,6 +163,7 @@ def test_what_cannot_be_asked_is_refused(
         assert main(["generate", *cpu, "cpu", "--max-new-tokens", "2"]) == ExitCode.DONE
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hubs_cache_is_found_by_its_name(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

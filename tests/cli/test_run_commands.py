@@ -83,6 +83,7 @@ def test_logs_are_of_all_processes_or_of_one_and_end_with_the_run(run, capsys, f
     assert {line.split()[2] for line in capsys.readouterr().out.splitlines()} == {"worker-1"}
 
 
+@pytest.mark.slow
 def test_logs_are_followed_from_the_moment_a_run_is_resumed_and_not_if_nothing_came_of_it(tmp_path, capsys):
     (tmp_path / "toy.yaml").write_text("algorithm: toy\ncontrol: {steps: 2}\ncluster: {type: local, device: cpu}\n")
     where = str(tmp_path / "run")
@@ -214,7 +215,7 @@ COMMANDS = (["status"], ["inspect"], ["logs"], ["resume", "--dry-run"], ["resume
 @pytest.mark.parametrize(
     "content",
     [
-        None,
+        pytest.param(None, marks=pytest.mark.slow),
         pytest.param(b"", marks=pytest.mark.slow),
         b"\xff\x00{garbage",
         pytest.param("half", marks=pytest.mark.slow),

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.events import TRAINED_BY, journals
@@ -175,6 +176,7 @@ class KillAt:
             raise Killed
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_recent_lines_decide_as_all_do_in_runs_that_are_killed_and_damaged(chance: random.Random) -> None:

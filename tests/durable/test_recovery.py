@@ -427,6 +427,7 @@ class FreezeAt:
         self._left -= 1
 
 
+@pytest.mark.slow
 def test_frozen_process_of_an_old_attempt_that_wakes_up_changes_nothing(root: Path, alone: RunDirectory) -> None:
     for number in range(3, 200, 7):
         run, notes = make_run(root / f"run{number}"), root / f"notes{number}"

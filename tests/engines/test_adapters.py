@@ -49,7 +49,7 @@ def on_rank(context: Any, config: DecoderConfig, layout: Layout, split: list[lis
     return found | {"merged": engine.parameters_digest(), "saved": engine.snapshot()}
 
 
-QUICK = [("tied", "d2t2"), ("critic", "t2p2"), ("gpt2", "t2")]
+QUICK = [("tied", "d2t2"), ("critic", "t2p2")]
 WIDE = [(name, layout) for name in MODELS for layout in ("d2", "t2", "p2", "t4", "d2p2", "t2p2")]
 
 

@@ -60,7 +60,7 @@ def test_a_checkpoint_goes_from_backend_to_backend_with_all_bits(pool: Any, case
         saved = [waiting for *_, waiting, _ in found]
 
 
-@pytest.mark.parametrize("backend", MAKERS)
+@pytest.mark.parametrize("backend", [pytest.param(it, marks=() if it == "zero3" else SLOW) for it in MAKERS])
 def test_a_resumed_engine_goes_on_with_the_same_bits(pool: Any, backend: str) -> None:
     case, layout, maker = Case("value", "bf16", recompute=True), parse_layout("d2"), MAKERS[backend]
     saved = [own["saved"] for own in pool.run(lived, maker, case, layout)]
@@ -161,6 +161,7 @@ def test_what_deepspeeds_collectives_raise_tells_of_the_peer(backend: str) -> No
     assert "died with exit code 7" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_and_no_file_is_written(tmp_path: Path) -> None:
     """A process of its own, whose home and folder for extensions stay empty."""
     folders = {"HOME": tmp_path / "home", "TORCH_EXTENSIONS_DIR": tmp_path / "extensions"}

@@ -97,7 +97,8 @@ def pool() -> Any:
         yield ranks
 
 
-@pytest.mark.parametrize("kind", [pytest.param("gpt_neox", marks=pytest.mark.slow), "olmoe"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gpt_neox", "olmoe"])
 def test_two_workers_learn_as_one_does(pool: Any, kind: str, tmp_path: Path) -> None:
     save_library_model(tmp_path, kind)
     alone = foreign_adapted(tmp_path)

@@ -136,6 +136,7 @@ def check_ranks(cases: Sequence[OnRanks]) -> None:
                 assert there == pytest.approx(case.memory.offloaded, rel=0.1), case
 
 
+@pytest.mark.slow
 def test_ranks_that_offload_have_the_same_bits_and_as_much_memory_as_is_said() -> None:
     check_ranks(FAST)
 

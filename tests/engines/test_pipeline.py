@@ -159,7 +159,7 @@ def test_stages_give_what_one_process_gives(pool, expected, name, layout):
         compare(found, expected(name))
 
 
-@pytest.mark.parametrize("micro_batch_tokens", [1, 60, 10_000])
+@pytest.mark.parametrize("micro_batch_tokens", [60, *(pytest.param(it, marks=pytest.mark.slow) for it in (1, 10_000))])
 def test_any_number_of_micro_batches_gives_the_same(pool, expected, micro_batch_tokens):
     for found in pool.run(work, "tied", Layout(pp=4), [list(range(len(ROWS)))], micro_batch_tokens):
         compare(found, expected("tied"))

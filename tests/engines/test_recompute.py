@@ -46,10 +46,10 @@ def trained(pool: Any, name: str, text: str, routers: RouterLoss, recompute: boo
         *((name, "d1", ROUTERS) for name in CONFIGS),
         pytest.param("mixtral", "d1", NO_ROUTER_LOSS, marks=pytest.mark.slow),
         ("mixtral", "t2p2", ROUTERS),
-        ("mixtral", "p2", NO_ROUTER_LOSS),
+        pytest.param("mixtral", "p2", NO_ROUTER_LOSS, marks=pytest.mark.slow),
         ("qwen2", "d2t2", NO_ROUTER_LOSS),
         ("critic", "p2", NO_ROUTER_LOSS),
-        ("gemma3", "t2p2", NO_ROUTER_LOSS),
+        pytest.param("gemma3", "t2p2", NO_ROUTER_LOSS, marks=pytest.mark.slow),
     ],
 )
 def test_what_is_computed_again_changes_no_bit(pool: Any, name: str, layout: str, routers: RouterLoss) -> None:

@@ -1,10 +1,13 @@
 """What engines in one layout have learnt and saved, engines in another load and learn on from."""
 
+import itertools
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import pytest
 import torch
+from support.covering import covering
 from support.layouts import OPTIMIZER, ROWS, columns_of, groups_in, objective
 from support.pool import gloo_pool
 from support.tiny import flat, native
@@ -17,6 +20,7 @@ from hpcrl.placement.layouts import Layout, parse_layout
 
 CONFIG = tiny_config(blocks=4, kv_heads=1, vocabulary_size=61, tied=True)
 DTYPES = {"fp64": torch.float64, "bf16": torch.bfloat16}
+CHANGES = [("t2p2", "d2t2"), ("d2t2", "p3"), ("t4", "d4"), ("d2p2", "t2")]
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +57,11 @@ def on_rank(context: Any, layout: Layout, dtype: str, shards: Sequence[CopiedSha
     return [first, state_of(engine)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("layout", "other"), [("t2p2", "d2t2"), ("d2t2", "p3"), ("t4", "d4"), ("d2p2", "t2")])
-def test_a_checkpoint_of_any_layout_goes_on_in_any_other(pool, layout, other, dtype):
-    source, target = parse_layout(layout), parse_layout(other)
+@pytest.mark.parametrize(
+    ("change", "dtype"), covering(itertools.product(CHANGES, DTYPES), itemgetter(0), itemgetter(1)), ids=str
+)
+def test_a_checkpoint_of_any_layout_goes_on_in_any_other(pool, change, dtype):
+    source, target = map(parse_layout, change)
     learnt = pool.run(on_rank, source, dtype, [])[: source.size]
     saved = [first["saved"] for first, _ in learnt]
 

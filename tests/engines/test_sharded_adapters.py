@@ -101,7 +101,7 @@ OWN = {
 }
 
 
-FAST = ("tied", "critic", "mixtral")
+FAST = ("tied", "critic")
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in OWN])

@@ -55,7 +55,7 @@ def stopped_on_rank(context, layout, folder):
     return None if groups is None else [stopped(folder, groups, late) for late in (0, 1)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [pytest.param(it, marks=() if it == "t2p2" else pytest.mark.slow) for it in LAYOUTS])
 def test_strings_end_the_same_rows_on_all_ranks_as_in_one_process(pool, tmp_path, layout):
     folder = train_tokenizer(tmp_path, ["na na na ab # é", "abab cd"], size=SIZE)
     tokens, logprobs, finished = stopped(folder)

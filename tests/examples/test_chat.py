@@ -24,6 +24,7 @@ def staged(work: Path, settings: list[str], timeout_s: float) -> dict[str, RunDi
     return {stage: RunDirectory.open(work / stage) for stage in STAGES}
 
 
+@pytest.mark.slow
 def test_every_stage_begins_from_what_the_one_before_has_exported(tmp_path: Path) -> None:
     runs = staged(tmp_path / "my chats", [*SHORT, "--data.evaluate_rows=8"], timeout_s=250)
     sft, judge = runs["sft"].export("actor", 2), runs["reward-model"].export("reward_model", 2)

@@ -24,10 +24,10 @@ ROOT = Path(__file__).parents[2]
 POINTS = [
     ("master", "journal.after", 14),
     ("worker-0", "shard.published", 2),
-    pytest.param("worker-1", "worker.executed", 11, marks=pytest.mark.slow),
-    pytest.param("master", "manifest.synced", 1, marks=pytest.mark.slow),
-    pytest.param("master", "journal.before", 17, marks=pytest.mark.slow),
-    pytest.param("worker-1", "shard.write", 1, marks=pytest.mark.slow),
+    ("worker-1", "worker.executed", 11),
+    ("master", "manifest.synced", 1),
+    ("master", "journal.before", 17),
+    ("worker-1", "shard.write", 1),
 ]
 
 
@@ -95,6 +95,7 @@ def test_the_reference_is_the_moving_average_of_the_actor_that_it_says(
     assert [path.name for path in (run.root / "export").iterdir()] == ["actor"], "only what is trained is exported"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("role", "point", "nth"), POINTS)
 def test_killed_it_ends_with_the_same_bits(
     tmp_path: Path, experiment: GRPOExperiment, undisturbed: Remains, role: str, point: str, nth: int

@@ -63,6 +63,7 @@ def submit(recipe: str, run_dir: Path, *settings: str) -> RunDirectory:
     return RunDirectory.open(run_dir)
 
 
+@pytest.mark.slow
 def test_sft_and_then_ppo_train_on_real_rows(tmp_path: Path, model: Path) -> None:
     sft = submit("sft.yaml", tmp_path / "sft", f"--actor.path={model}", "--data.batch_size=16")
     losses = [row["actor_train/loss"] for row in merged_metrics(sft) if row["step"]]

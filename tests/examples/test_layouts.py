@@ -105,6 +105,7 @@ def advantages(run: RunDirectory, of_step: dict[str, SequenceSample]) -> np.ndar
     return gae(rewards, rows["values"], np.append(0, ends), ppo.discount, ppo.gae_lambda)[0]
 
 
+@pytest.mark.slow
 def test_eight_workers_in_seven_layouts_compute_what_one_computes(
     eight: RunDirectory, task: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
 from support.hosts import write_task
 
@@ -37,6 +38,7 @@ def submit(task: Path, run_dir: Path, *settings: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_adapters_are_learnt_exported_and_begun_from(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     write_task(tmp_path / "task")

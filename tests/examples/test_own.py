@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.tiny_tokenizer import train_tokenizer
 
 from hpcrl.durable.rundir import RunDirectory
@@ -36,6 +37,7 @@ def settings(folder: Path) -> list[str]:
     return [*data, f"--actor.path={folder / 'model'}", "--data.batch_size=8", "--data.samples_per_prompt=4"]
 
 
+@pytest.mark.slow
 def test_an_algorithm_and_a_reward_of_ones_own_train_from_their_files(tmp_path: Path) -> None:
     own = settings(tmp_path)
     shown = hpcrl("plan", OWN / "run.yaml", *own)

@@ -95,7 +95,7 @@ def check(folder: Path, task: Path, undisturbed: Remains, point: Point) -> RunDi
     return run
 
 
-@pytest.mark.parametrize("point", KILLED, ids=str)
+@pytest.mark.parametrize("point", [pytest.param(KILLED[0], marks=pytest.mark.slow), KILLED[1]], ids=str)
 def test_who_dies_while_others_are_in_a_collective_is_lost_and_named(
     tmp_path: Path, task: Path, undisturbed: Remains, point: Point
 ) -> None:

@@ -39,7 +39,13 @@ LOGGED = {
 }
 
 
-@pytest.mark.parametrize(("name", "logged"), LOGGED.items())
+# An environment, a judge and methods of ones own have tests in tests/algos.
+FAST = ("ppo", "grpo", "ahead")
+
+
+@pytest.mark.parametrize(
+    ("name", "logged"), [pytest.param(*it, marks=() if it[0] in FAST else pytest.mark.slow) for it in LOGGED.items()]
+)
 def test_an_algorithm_as_a_script_runs_two_steps(tmp_path: Path, name: str, logged: set[str]) -> None:
     write_task(tmp_path)
     hpcrl(
@@ -55,7 +61,7 @@ def test_an_algorithm_as_a_script_runs_two_steps(tmp_path: Path, name: str, logg
     assert all(any(key.endswith(name) for key in rows[-1]) for name in (*logged, "held_out"))
 
 
-@pytest.mark.parametrize("name", ["ppo", "ahead"])
+@pytest.mark.parametrize("name", ["ppo", pytest.param("ahead", marks=pytest.mark.slow)])
 def test_a_script_that_prepares_steps_may_have_a_lag(tmp_path: Path, name: str) -> None:
     """Its rehearsal asks for all that a step with a lag reads."""
     write_task(tmp_path)

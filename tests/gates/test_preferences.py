@@ -8,8 +8,8 @@ import pytest
 from support.learning import Found, Gate, keep
 from support.vowels import held_out_accuracy, preferring, write_vowels
 
-SEEDS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
-FAST = ("reward-model", "dpo")
+pytestmark = pytest.mark.slow
+SEEDS = [1, 2, 3]
 STEPS = 40
 TASK = "more vowels win: share of held-out pairs in the right order"
 GATES: Mapping[str, tuple[str, Mapping[str, Any], float]] = {
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("gate", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in GATES])
+@pytest.mark.parametrize("gate", GATES)
 def test_a_model_learns_that_more_vowels_win(gate: str, folder: Path, seed: int) -> None:
     algorithm, sections, least = GATES[gate]
     experiment = preferring(folder, algorithm, seed, lr=1e-3, **sections)

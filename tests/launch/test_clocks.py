@@ -30,6 +30,7 @@ def hpcrl(*words: str, client: int, master: int, agent: int) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
 
 
+@pytest.mark.slow
 def test_a_run_whose_processes_have_clocks_an_hour_apart_does_as_it_is_told(tmp_path: Path) -> None:
     """It is paused, moved, resumed, extended and forked, each by processes that are ahead of those before or behind."""
     root = str(tmp_path / "run")

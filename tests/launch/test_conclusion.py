@@ -48,6 +48,7 @@ def run(tmp_path: Path) -> RunDirectory:
     )
 
 
+@pytest.mark.slow
 def test_a_master_that_comes_to_no_attempt_says_why_and_following_its_advice_helps(run: RunDirectory) -> None:
     run.key_json.chmod(0o644)
     ended = hpcrl("resume", str(run.root))

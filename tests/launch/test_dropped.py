@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from support.judged_run import hpcrl, written
 
 from hpcrl.durable.rundir import RunDirectory
@@ -21,6 +22,7 @@ def score(response, row, tokens):
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_drops_too_much_ends_and_goes_on_without_asking_again_once_it_may(tmp_path: Path) -> None:
     values = json.loads((written(tmp_path) / "ppo.yaml").read_text())
     (tmp_path / "judge.py").write_text(JUDGE)

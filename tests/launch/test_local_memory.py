@@ -90,7 +90,9 @@ def test_workers_without_a_gpu_each_are_refused_before_anything_is_made(
     assert "or set cluster.device to cpu" in capsys.readouterr().err and not Path("run").exists()
 
 
-@pytest.mark.parametrize("command", [["plan"], ["submit", "--dry-run"], ["submit"]])
+@pytest.mark.parametrize(
+    "command", [*(pytest.param(it, marks=pytest.mark.slow) for it in (["plan"], ["submit", "--dry-run"])), ["submit"]]
+)
 def test_a_model_that_this_machine_cannot_hold_is_refused_before_anything_is_made(
     tmp_path, monkeypatch, capsys, command
 ):

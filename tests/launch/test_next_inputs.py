@@ -85,6 +85,7 @@ def test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_ac
     assert list(accepted_inputs(read_history(run))) == ["reference.path"]
 
 
+@pytest.mark.slow
 def test_a_data_set_that_is_written_anew_ends_the_next_attempt_and_is_accepted(tmp_path: Path) -> None:
     run = begun(tmp_path)
     rows = tmp_path / "rows.jsonl"

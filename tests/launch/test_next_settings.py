@@ -57,6 +57,7 @@ def refusal(run: RunDirectory, *overrides: str) -> str:
     return str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_done_run_is_extended_by_its_length_and_by_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def is_quiet(run: RunDirectory, seconds: float, attempt: int = 0) -> bool:
     return run.metrics(attempt).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "toy.yaml").write_text(TOY)
     root = tmp_path / "held-by-name"
@@ -78,6 +79,7 @@ def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(t
     assert json.loads(hpcrl("status", str(root), "--json").stdout)["slurm"] is None
 
 
+@pytest.mark.slow
 def test_a_run_whose_events_are_lost_is_paused_and_goes_on_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "toy.yaml").write_text(TOY)
     root = tmp_path / "run"

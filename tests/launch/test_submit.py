@@ -81,6 +81,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory):
     return remains(RunDirectory.open(folder / "run"))
 
 
+@pytest.mark.slow
 def test_a_detached_run_goes_on_without_its_terminal(tmp_path: Path, config: str, undisturbed) -> None:
     run = submitted(config, tmp_path / "run")
     with held(run):
@@ -90,7 +91,7 @@ def test_a_detached_run_goes_on_without_its_terminal(tmp_path: Path, config: str
     assert remains(run) == undisturbed
 
 
-@pytest.mark.parametrize("victim", ["master", "agent-0"])
+@pytest.mark.parametrize("victim", [pytest.param("master", marks=pytest.mark.slow), "agent-0"])
 def test_a_job_killed_from_outside_ends_the_run_and_resume_ends_it_with_the_same_bits(
     tmp_path: Path, config: str, undisturbed, victim: str
 ) -> None:
@@ -112,7 +113,10 @@ def test_a_job_killed_from_outside_ends_the_run_and_resume_ends_it_with_the_same
     assert alive_of(run.root) == []
 
 
-@pytest.mark.parametrize(("interrupts", "order"), [(1, "finish"), (2, "drain"), (3, "stop")])
+@pytest.mark.parametrize(
+    ("interrupts", "order"),
+    [*(pytest.param(*it, marks=pytest.mark.slow) for it in [(1, "finish"), (2, "drain")]), (3, "stop")],
+)
 def test_each_ctrl_c_ends_the_run_more_urgently_and_says_what_the_next_does(
     tmp_path: Path, config: str, undisturbed, interrupts: int, order: str
 ) -> None:
@@ -135,6 +139,7 @@ def test_each_ctrl_c_ends_the_run_more_urgently_and_says_what_the_next_does(
     assert remains(run) == undisturbed
 
 
+@pytest.mark.slow
 def test_stop_finishes_the_open_steps_of_a_run_from_another_process(tmp_path: Path, config: str, undisturbed) -> None:
     run = submitted(config, tmp_path / "run")
     with held(run):

@@ -42,6 +42,7 @@ def test_submit_makes_nothing_while_the_controller_is_away_and_succeeds_later(fa
     assert len(fake.state["jobs"]) == 2
 
 
+@pytest.mark.slow
 def test_a_run_whose_jobs_may_have_been_sent_is_resumed_later(fake: FakeSlurm, tmp_path: Path) -> None:
     fake.plan("sbatch", "lose")
     fake.plan("squeue", "lose")

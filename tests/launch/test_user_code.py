@@ -53,6 +53,7 @@ def test_a_reward_that_is_edited_under_a_run_changes_nothing_when_a_worker_is_ki
     wait_until(lambda: alive_of(run.root) == [], 90, "the end of all processes")
 
 
+@pytest.mark.slow
 def test_resume_keeps_the_copy_says_so_and_takes_the_change_over_when_it_is_accepted(
     tmp_path: Path, undisturbed: Remains
 ) -> None:
@@ -82,6 +83,7 @@ def test_resume_keeps_the_copy_says_so_and_takes_the_change_over_when_it_is_acce
     assert (copy / "parts/factor.py").read_text() == "FACTOR = 70.0\n"
 
 
+@pytest.mark.slow
 def test_a_reward_that_a_run_cannot_have_is_one_for_a_fork_of_it(plain: RunDirectory, undisturbed: Remains) -> None:
     folder = plain.root.parent
     (folder / "other.py").write_text("def score(prompt, response, row):\n    return 7.0\n")

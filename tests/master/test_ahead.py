@@ -64,7 +64,7 @@ def test_without_a_lag_it_is_what_the_loop_would_write_out(wholes: dict[str, Run
     assert wrong_versions(wholes["LAG_0"], 0) == []
 
 
-@pytest.mark.parametrize("lag", [1, 2, 3])
+@pytest.mark.parametrize("lag", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_step_reads_the_version_of_its_lag_however_long_calls_take(
     wholes: dict[str, RunDirectory], folder: Path, lag: int
 ) -> None:
@@ -98,7 +98,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize(
-    ("lag", "who", "point", "nth", "target"), covering(POINTS, itemgetter(0, 1), itemgetter(2), itemgetter(4))
+    ("lag", "who", "point", "nth", "target"), covering(POINTS, itemgetter(0), itemgetter(1), itemgetter(4))
 )
 def test_it_ends_as_if_nothing_had_happened(
     wholes: dict[str, RunDirectory], folder: Path, lag: int, who: str, point: str, nth: int, target: str
@@ -118,7 +118,7 @@ LEFT = [
 CLOSED = {"LEAVING": [1, 2, 3, 4], "LEAVING_AT_ONCE": [1, 2]}
 
 
-@pytest.mark.parametrize(("name", "point", "nth"), LEFT)
+@pytest.mark.parametrize(("name", "point", "nth"), covering(LEFT, itemgetter(0), itemgetter(1)))
 def test_a_loop_that_is_left_ends_what_was_prepared_for_it_and_is_not_begun_again(
     wholes: dict[str, RunDirectory], folder: Path, name: str, point: str, nth: int
 ) -> None:

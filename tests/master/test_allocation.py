@@ -83,11 +83,11 @@ def test_whatever_goes_wrong_in_asking_does_not_end_the_run() -> None:
     noted: list[Event] = []
     watch = AllocationWatch(Broken(), noted.append)
     watch.ask_ends()
-    watch.poll({3: None})
+    watch.poll({3: None}, every_s=0.05)
     deadline, silent = time.monotonic() + 30, list[str]()
     while len(silent) < 2 and time.monotonic() < deadline:
         assert watch.time_left_s() == math.inf
-        watch.poll({3: None})
+        watch.poll({3: None}, every_s=0.05)
         time.sleep(0.01)
         silent = [event.error for event in noted if isinstance(event, AllocationSilent)]
     assert sorted(silent) == ["KeyError: 'ends'", "ValueError: absences"]

@@ -81,7 +81,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(0), itemgetter(3)))
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(3)))
 def test_a_script_that_is_killed_before_its_loop_or_in_it_ends_as_if_nothing_had_happened(
     undisturbed: Remains,
     tmp_path: Path,

@@ -104,7 +104,13 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     return remains(run)
 
 
-@pytest.mark.parametrize(("point", "nth"), [("journal.after", 13), ("master.sent", 17), ("journal.before", 20)])
+@pytest.mark.parametrize(
+    ("point", "nth"),
+    [
+        ("journal.after", 13),
+        *(pytest.param(*it, marks=pytest.mark.slow) for it in [("master.sent", 17), ("journal.before", 20)]),
+    ],
+)
 def test_where_steps_choose_their_rows_it_ends_as_if_nothing_had_happened(
     folder: Path, chosen: Remains, point: str, nth: int
 ) -> None:
@@ -115,7 +121,9 @@ def test_where_steps_choose_their_rows_it_ends_as_if_nothing_had_happened(
     assert started_twice(run) == []
 
 
-@pytest.mark.parametrize(("role", "point", "nth"), covering(POINTS, itemgetter(0, 1)))
+@pytest.mark.parametrize(
+    ("role", "point", "nth"), covering(POINTS, itemgetter(0), lambda point: point[1].partition(".")[0])
+)
 def test_killed_anywhere_it_ends_as_if_nothing_had_happened(
     folder: Path, undisturbed: Remains, role: str, point: str, nth: int
 ) -> None:

@@ -91,7 +91,10 @@ AT = {
 """The ask at which the run is struck, the first step of the changed script, and what is set aside."""
 
 
-@pytest.mark.parametrize("where", AT)
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(it, marks=() if it in ("in the rollout", "among the updates") else pytest.mark.slow) for it in AT],
+)
 def test_a_changed_script_continues_where_no_role_has_changed_yet(tmp_path: Path, where: str) -> None:
     ask, since, aside = AT[where]
     (tmp_path / "whole").mkdir()
@@ -122,7 +125,7 @@ KILLED = [
 """While the change is followed: once in the first attempts of it."""
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(KILLED, itemgetter(0), itemgetter(3)))
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(KILLED, itemgetter(0)))
 def test_killed_while_the_change_is_followed_it_ends_as_if_nothing_had_happened(
     tmp_path: Path, who: str, point: str, nth: int, target: str
 ) -> None:

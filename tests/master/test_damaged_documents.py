@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -129,10 +130,15 @@ def named(value: object) -> str:
     return f"{value.file.replace('/', ':')} {value.damage.__name__}" if isinstance(value, Row) else ""
 
 
-def cases() -> Iterator[tuple[bytes, Row]]:
+FAST = [*{(row.file.partition("/")[0], row.code): row for row in reversed(ROWS)}.values()]
+"""Of each kind of file one that is told and one that is healed."""
+
+
+def cases() -> Iterator[Any]:
     """In the order in which few runs have to be made."""
     for row in ROWS:
-        yield CHECKPOINTED if row.file.startswith("checkpoints") else RECORDED_BEHIND_A_CHECKPOINT, row
+        line = CHECKPOINTED if row.file.startswith("checkpoints") else RECORDED_BEHIND_A_CHECKPOINT
+        yield pytest.param(line, row, marks=() if row in FAST else pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("interrupted", "row"), [*cases()], indirect=["interrupted"], ids=named, scope="module")

@@ -41,7 +41,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     return remains(run)
 
 
-@pytest.mark.parametrize("which", [EVERYTHING, 0])
+@pytest.mark.parametrize("which", [EVERYTHING, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_run_leaves_before_its_allocation_ends_with_a_checkpoint(
     tmp_path: Path, undisturbed: Remains, which: int
 ) -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ FULL = [
 ]
 
 
-@pytest.mark.parametrize(("role", "point", "nth"), covering(FULL, itemgetter(1)))
+@pytest.mark.parametrize(("role", "point", "nth"), covering(FULL, lambda case: case[0].partition("-")[0]))
 def test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost(
     folder: Path, undisturbed: Remains, role: str, point: str, nth: int
 ) -> None:
@@ -129,10 +128,10 @@ KINDS = {
 LINES = ("journal", "metrics", "events")
 DAMAGED = covering(
     itertools.product(KINDS, [flip, truncate, tear, empty, remove]),
-    lambda case: (case[0], case[1] is flip),
+    lambda case: case[0],
     lambda case: (case[0] in LINES, case[1]),
 )
-"""Fast: of each kind of file one with another byte and one with another length; each damage of lines and of others."""
+"""Fast: each kind of file; each damage of lines and of others."""
 
 
 @pytest.mark.parametrize(("kind", "damage"), DAMAGED)
@@ -225,6 +224,7 @@ def test_a_checkpoint_that_is_read_back_damaged_lets_nothing_go_that_is_older(
     assert remains(run, damaged=True) == undisturbed
 
 
+@pytest.mark.slow
 def test_two_resumes_at_once_do_no_harm(folder: Path, undisturbed: Remains) -> None:
     for race in range(3):
         run = create_run(folder / f"run{race}", toy_experiment())

@@ -74,7 +74,7 @@ def test_calls_of_a_role_read_the_versions_of_their_lags_wherever_they_are_made(
 
 # Some between a checkpoint and the steps after it, whose calls have read what it no longer has; where they are quick.
 POINTS = [
-    ("master", "manifest.published", 2, "self", "apart"),
+    ("master", "manifest.published", 2, "self", ""),
     ("worker-0", "shard.published", 3, "agent-0", ""),
     ("master", "master.choose", 9, "all", "at home"),
     ("master", "journal.before", 35, "self", ""),

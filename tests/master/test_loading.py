@@ -25,6 +25,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return create_run(tmp_path / "run", tiny_ppo(tmp_path, steps=1, nodes=1, **limits))
 
 
+@pytest.mark.slow
 def test_who_takes_longer_than_the_limit_but_comes_further_is_waited_for(run: RunDirectory) -> None:
     seconds = LIMIT_S * 0.6
     jobs = begin(run, "first", Phased(Slow("worker-1", seconds)))
@@ -79,6 +80,7 @@ def slow_to_import(folder: Path, package: str, **seconds: float) -> RunDirectory
     return create_run(folder / "run", replace(toy, algorithm=f"{folder / 'own.py'}:ALGORITHM"))
 
 
+@pytest.mark.slow
 def test_imports_and_compilers_take_longer_than_the_limit_while_they_come_further(tmp_path: Path) -> None:
     """Modules that are slow to read, a process that computes before it can talk, a compiler that it starts."""
     run = slow_to_import(tmp_path, "comes", first=4.0, second=4.0)

@@ -109,6 +109,7 @@ def test_a_run_continues_on_what_is_left_of_its_nodes_where_nobody_replaces_one(
     assert_nearly_equal(run, reference)
 
 
+@pytest.mark.slow
 def test_a_new_master_knows_when_the_run_grew(folder: Path) -> None:
     run = create_run(folder / "run", ranged("2-4", steps=40, grow_every_s=3600.0))
     jobs = begin_with(run, NONCE, [0, 2])
@@ -148,15 +149,16 @@ def rare(nodes: str, steps: int = STEPS, **cluster: Any) -> ToyExperiment:
     return replace(experiment, control=replace(experiment.control, checkpoint=Frequency(steps=100)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("who", "point", "target"),
     [
         ("master", "manifest.write", "all"),  # ordered to grow, not yet on disk
-        pytest.param("master", "manifest.published", "all", marks=pytest.mark.slow),
-        pytest.param("worker-2", "worker.start", "all", marks=pytest.mark.slow),  # as the new attempt starts
+        ("master", "manifest.published", "all"),
+        ("worker-2", "worker.start", "all"),  # as the new attempt starts
         ("worker-2", "worker.start", "agent-1"),  # who joins is gone while it loads
-        pytest.param("worker-2", "worker.start", "agent-0", marks=pytest.mark.slow),
-        pytest.param("master", "manifest.write", "agent-1", marks=pytest.mark.slow),  # gone before it could join
+        ("worker-2", "worker.start", "agent-0"),
+        ("master", "manifest.write", "agent-1"),  # gone before it could join
         ("master", "manifest.write", "agent-0"),  # one that the others need, while they grow
     ],
 )

@@ -82,7 +82,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target", "again"), covering(POINTS, itemgetter(1), itemgetter(3)))
+@pytest.mark.parametrize(("who", "point", "nth", "target", "again"), covering(POINTS, itemgetter(0), itemgetter(4)))
 def test_a_kill_before_its_line_repeats_it_and_none_after(
     whole: RunDirectory,
     tmp_path: Path,

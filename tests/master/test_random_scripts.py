@@ -64,7 +64,7 @@ def check(tmp_path: Path, experiment: Any, seed: int) -> None:
     assert started_twice(run) == []
 
 
-FEW, MANY = range(3), range(3, int(os.environ.get("HPCRL_TEST_SCRIPTS", "200")))
+FEW, MANY = range(1), range(1, int(os.environ.get("HPCRL_TEST_SCRIPTS", "200")))
 
 
 @pytest.mark.parametrize("seed", [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)])

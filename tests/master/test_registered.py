@@ -77,7 +77,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(0), itemgetter(3)))
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(3)))
 def test_a_script_of_registered_methods_that_is_killed_ends_as_if_nothing_had_happened(
     undisturbed: Remains, tmp_path: Path, who: str, point: str, nth: int, target: str
 ) -> None:

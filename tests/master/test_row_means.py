@@ -48,7 +48,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(0), itemgetter(3)))
+@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(3)))
 def test_a_script_that_takes_means_is_killed_and_ends_as_if_nothing_had_happened(
     undisturbed: Remains, folder: Path, who: str, point: str, nth: int, target: str
 ) -> None:

@@ -115,7 +115,10 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("who", "point", "nth", "target"), covering(POINTS, itemgetter(0, 1), itemgetter(0, 3)))
+@pytest.mark.parametrize(
+    ("who", "point", "nth", "target"),
+    covering(POINTS, itemgetter(0), itemgetter(3), lambda point: point[1].partition(".")[0]),
+)
 def test_a_script_that_is_killed_ends_as_if_nothing_had_happened(
     undisturbed: Remains, folder: Path, who: str, point: str, nth: int, target: str
 ) -> None:
@@ -130,8 +133,8 @@ REPEATED = f"{Path(repeated_script.__file__)}:TOY"
     ("who", "point", "nth", "target"),
     [
         ("worker-0", "worker.executed", 12, "all"),
-        ("worker-2", "script.ask", 30, "self"),
-        ("master", "master.turn", 3, "self"),
+        pytest.param("worker-2", "script.ask", 30, "self", marks=pytest.mark.slow),
+        pytest.param("master", "master.turn", 3, "self", marks=pytest.mark.slow),
     ],
 )
 def test_a_script_that_repeats_and_renames_is_killed_and_ends_as_if_nothing_had_happened(
@@ -173,7 +176,9 @@ def struck(run: RunDirectory, folder: Path) -> None:
     wait_until_gone(run.root)
 
 
-@pytest.mark.parametrize("mood", DIFFERS)
+@pytest.mark.parametrize(
+    "mood", [pytest.param(it, marks=() if it in ("other call", "other number") else pytest.mark.slow) for it in DIFFERS]
+)
 def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_on_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, mood: str
 ) -> None:

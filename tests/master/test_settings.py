@@ -108,7 +108,7 @@ def settings_of(run: RunDirectory) -> dict[int, set[int]]:
     return found
 
 
-@pytest.mark.parametrize(("make", "other"), [(toy, other_toy), (ppo, other_ppo)])
+@pytest.mark.parametrize(("make", "other"), [(toy, other_toy), pytest.param(ppo, other_ppo, marks=pytest.mark.slow)])
 def test_a_replay_over_a_change_of_settings_gives_the_bits_of_a_run_with_a_checkpoint_there(
     tmp_path: Path, task: Path, make: Any, other: Any
 ) -> None:

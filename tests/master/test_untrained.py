@@ -84,7 +84,7 @@ def test_its_disk_holds_the_spills_of_as_many_steps_as_it_keeps_cuts() -> None:
     assert disk.spilled == 3 and "checkpoint" not in disk.describe()
 
 
-@pytest.mark.parametrize(("role", "point", "nth"), covering(POINTS, lambda case: case[1].partition(".")[0]))
+@pytest.mark.parametrize(("role", "point", "nth"), covering(POINTS, lambda case: case[0].partition("-")[0]))
 def test_killed_anywhere_it_ends_as_if_nothing_had_happened(
     folder: Path, undisturbed: Remains, role: str, point: str, nth: int
 ) -> None:

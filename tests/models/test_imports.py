@@ -2,10 +2,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hpcrl.engines
 import hpcrl.models
 
 
+@pytest.mark.slow
 def test_no_module_of_models_and_engines_imports_transformers():
     names = [
         f"{package.__name__}.{path.stem}"

@@ -38,7 +38,7 @@ GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 """glibc gives the kernel back what is freed. Left to itself it keeps some MiB, how many differs from run to run."""
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_loading_takes_little_beside_what_stays(models, dtype):
     """A tensor at a time, and what the kernel has read of its file: 1/40 of the model each, twice as much in bf16."""
     command = [sys.executable, "-c", LOADED, *map(str, models), dtype]

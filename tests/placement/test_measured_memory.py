@@ -3,15 +3,15 @@
 import pytest
 from support.measured_memory import MODELS, peak
 
-TELLING = ("gemma2", "mixtral")
-"""Whose inference and generation are measured each time: one with a window and caps, and one of experts."""
+TELLING = ("mixtral",)
+"""Which is measured each time: the one of experts."""
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        *(("train", name) for name in MODELS),
-        ("train_recompute", "qwen2"),
+        *(pytest.param("train", name, marks=() if name in TELLING else pytest.mark.slow) for name in MODELS),
+        pytest.param("train_recompute", "qwen2", marks=pytest.mark.slow),
         ("train_recompute", "mixtral"),
         *(
             (call, name) if name in TELLING else pytest.param(call, name, marks=pytest.mark.slow)

@@ -270,6 +270,7 @@ def test_the_responses_of_a_row_share_a_minibatch_and_a_part(plain: RunDirectory
                 assert all(rows.count(row) == RESPONSES for row in rows)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_bits_of_an_undisturbed_run(folder: Path, plain: RunDirectory) -> None:
     obeyed(folder, "submit", "own.yaml", "--run-dir", "killed", "--detach")
     run = RunDirectory.open(folder / "killed")
@@ -360,6 +361,7 @@ def test_dropped_into_the_rooms_they_are_found_by_name(folder: Path, package: Pa
     assert "compare" in (folder / "named.dot").read_text()
 
 
+@pytest.mark.slow
 def test_dropped_into_the_rooms_they_compute_what_they_do_as_files_of_the_users(
     folder: Path, package: Path, plain: RunDirectory
 ) -> None:

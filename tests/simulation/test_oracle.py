@@ -25,7 +25,7 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize(("graph", "seed"), [("parallel", 101), ("chain", 102)])
+@pytest.mark.parametrize(("graph", "seed"), [("parallel", 101), pytest.param("chain", 102, marks=pytest.mark.slow)])
 def test_workers_do_the_same_in_the_same_order(graph: str, seed: int, tmp_path: Path) -> None:
     """However much else the machine has to do; how long it takes is compared on one that has nothing else."""
     compare_whole(graph, seed, tmp_path, lambda made, real: None)
@@ -71,6 +71,7 @@ def test_a_killed_worker_costs_the_same_attempts_reads_and_replays(tmp_path: Pat
     once_of(compare, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_node_costs_the_same_attempts_reads_and_replays(tmp_path: Path) -> None:
     experiment, killed = struck("chain", 8, lost_after_s=6.0)
     node = killed.rank // 4

@@ -10,8 +10,9 @@ from hpcrl.simulation.ordering import in_simulated_order, simulated_steps
 from hpcrl.simulation.told import step_seconds
 
 
-@pytest.fixture
-def found(tmp_path) -> Found:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> Found:
+    tmp_path = tmp_path_factory.mktemp("found")
     write_inputs(tmp_path)
     values = ppo_values() | {"cluster": {"nodes": 1, "workers_per_node": 4, "device": "cpu"}}
     values["data"] = {"train": str(tmp_path / "rows.jsonl"), "batch_size": 16, "max_prompt_tokens": 16}

@@ -56,7 +56,8 @@ def test_elements_and_components_have_states_of_their_own(slurm: SlurmCluster) -
     assert slurm.wait_ended(both) == {f"{both}+0": "COMPLETED", f"{both}+1": "COMPLETED"}
 
 
-@pytest.mark.parametrize("partition", ["low", pytest.param("lowgrace", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["low", "lowgrace"])
 def test_a_preempted_job_runs_again(slurm: SlurmCluster, partition: str) -> None:
     node = slurm.gpu_nodes[0]
     job = slurm.sbatch(BEATS, f"--partition={partition}", f"--nodelist={node}")
@@ -75,6 +76,7 @@ def test_a_job_of_the_partition_cancels_is_gone_when_preempted(slurm: SlurmClust
         assert slurm.wait_ended(job) == {job: "PREEMPTED"}
 
 
+@pytest.mark.slow
 def test_a_requeued_job_runs_again(slurm: SlurmCluster) -> None:
     job = slurm.sbatch(BEATS, "--partition=low")
     slurm.wait_state(job, "RUNNING")
@@ -82,6 +84,7 @@ def test_a_requeued_job_runs_again(slurm: SlurmCluster) -> None:
     slurm.wait(lambda: "run 1" in slurm.output(job), "the job has begun again")
 
 
+@pytest.mark.slow
 def test_a_node_goes_down_and_comes_back(slurm: SlurmCluster) -> None:
     job = slurm.sbatch(BEATS, "--partition=cpu")
     slurm.wait_state(job, "RUNNING")

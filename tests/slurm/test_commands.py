@@ -48,7 +48,9 @@ def test_a_model_that_no_node_of_a_partition_can_hold_is_refused_before_it_is_se
 
 
 def test_status_logs_pause_and_list_follow_a_run_whose_master_waits_for_slurm(slurm: SlurmCluster) -> None:
-    run = SlurmRun.submit(slurm, toy_values("low"))
+    values = toy_values("low")
+    values["control"]["steps"] = 22
+    run = SlurmRun.submit(slurm, values)
     root = str(run.run.root)
     (master,), (workers,) = run.jobs("master"), run.jobs("workers")
     follower = subprocess.Popen(

@@ -51,9 +51,8 @@ def test_a_run_is_stopped_while_slurm_is_silent(controller: SlurmCluster, topolo
     controller.wait_no_processes(30)
 
 
-@pytest.mark.parametrize(
-    ("topology", "words"), [("colocated", ["--now"]), pytest.param("array", [], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("topology", "words"), [("colocated", ["--now"]), ("array", [])])
 def test_jobs_that_waited_while_slurm_was_silent_end_when_they_begin(
     controller: SlurmCluster, topology: str, words: list[str]
 ) -> None:

@@ -34,6 +34,7 @@ def on_slurm(experiment: PPOExperiment, reward_workers: int = 1) -> dict[str, An
     return values
 
 
+@pytest.mark.slow
 def test_a_run_on_slurm_gets_cpus_for_its_cpu_workers_and_goes_on_when_one_dies(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def wait_parts(run: SlurmRun, parts: int) -> None:
     wait_until(lambda: parts in opened_parts(run.run).values(), 90, f"a step with {parts} parts")
 
 
+@pytest.mark.slow
 def test_a_run_of_three_nodes_goes_on_with_two_and_then_with_one(slurm: SlurmCluster, reference: Whole) -> None:
     run = SlurmRun.submit(slurm, toy_values("low", nodes=3))
     root = str(run.run.root)
@@ -55,6 +56,7 @@ def test_a_run_of_three_nodes_goes_on_with_two_and_then_with_one(slurm: SlurmClu
     assert [event.step for event in opened] == sorted({event.step for event in opened})
 
 
+@pytest.mark.slow
 def test_a_run_moves_from_a_machine_to_slurm_and_back(slurm: SlurmCluster, reference: Whole) -> None:
     values = toy_values("none", nodes=1, workers_per_node=2, type="local")
     run = SlurmRun.submit(slurm, values, "--detach")

@@ -68,6 +68,7 @@ def on_slurm(slurm: SlurmCluster) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
+@pytest.mark.slow
 def test_models_are_evaluated_by_jobs_that_are_killed_and_preempted_as_if_nothing_had_happened(
     slurm: SlurmCluster,
 ) -> None:

@@ -1,5 +1,7 @@
 """Runs of a range of nodes on a real Slurm: each takes what it can get, and ends as if undisturbed, up to rounding."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,13 +14,13 @@ from support.slurm_runs import SlurmRun, hpcrl, toy_values, undisturbed_run
 from hpcrl.events import AttemptEnded, NodesChanged
 
 pytestmark = pytest.mark.slurm
-STEPS = 60
+SOME, MANY = 40, 60
 
 
 def ranged(slurm: SlurmCluster, **cluster: Any) -> dict[str, Any]:
     """A worker on each of two to four nodes, which it has alone; the master is elsewhere."""
     values = toy_values("low", nodes="2-4", patience_s=3.0, replace_timeout_s=4.0, grow_every_s=0.0, **cluster)
-    values["control"] |= {"steps": STEPS}
+    values["control"] |= {"steps": SOME}
     values["cluster"]["slurm"]["flags"] = ["--exclusive", f"--exclude={','.join(slurm.cpu_nodes)}"]
     return values
 
@@ -26,14 +28,15 @@ def ranged(slurm: SlurmCluster, **cluster: Any) -> dict[str, Any]:
 def on_six(**cluster: Any) -> dict[str, Any]:
     """The same on all nodes of the cluster: each has room for one worker, and for the master beside it."""
     values = toy_values("low", nodes="2-6", patience_s=3.0, replace_timeout_s=4.0, grow_every_s=0.0, **cluster)
-    values["control"] |= {"steps": STEPS}
+    values["control"] |= {"steps": MANY}
     values["cluster"]["slurm"]["cpus_per_worker"] = 5
     return values
 
 
 @pytest.fixture(scope="module")
-def reference(slurm_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    return whole(undisturbed_run(tmp_path_factory.mktemp("reference"), steps=STEPS))
+def reference(slurm_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Whole]:
+    """What a run of so many steps leaves that nobody disturbs."""
+    return functools.cache(lambda steps: whole(undisturbed_run(tmp_path_factory.mktemp("reference"), steps)))
 
 
 def wait_change(run: SlurmRun, before: int, after: int) -> None:
@@ -41,7 +44,7 @@ def wait_change(run: SlurmRun, before: int, after: int) -> None:
 
 
 def test_an_array_begins_with_what_has_come_grows_shrinks_and_leaves_nothing_in_the_queue(
-    slurm: SlurmCluster, reference: Whole
+    slurm: SlurmCluster, reference: Callable[[int], Whole]
 ) -> None:
     third, fourth = slurm.gpu_nodes[2:4]
     taken = [slurm.preempt(third), slurm.preempt(fourth)]
@@ -64,7 +67,7 @@ def test_an_array_begins_with_what_has_come_grows_shrinks_and_leaves_nothing_in_
 
     run.wait(lambda: run.verdict == "done", 120, "done")
     slurm.wait_ended(workers)
-    assert_nearly_equal(run.run, reference)
+    assert_nearly_equal(run.run, reference(SOME))
     assert started_twice(run.run) == []
     assert {event.state for event in told(run.run, AttemptEnded)} == {"grown", "lost", "done"}
     states = [slurm.state(f"{workers}_{element}") for element in range(4)]
@@ -77,7 +80,7 @@ def test_an_array_begins_with_what_has_come_grows_shrinks_and_leaves_nothing_in_
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["colocated", "hetjob"])
 def test_a_job_that_has_all_nodes_uses_those_that_slurm_gave(
-    slurm: SlurmCluster, reference: Whole, topology: str
+    slurm: SlurmCluster, reference: Callable[[int], Whole], topology: str
 ) -> None:
     most = 5 if topology == "hetjob" else 6  # no two parts of a heterogeneous job share a node
     taken = [slurm.preempt(node) for node in slurm.gpu_nodes[2:4]]
@@ -98,13 +101,15 @@ def test_a_job_that_has_all_nodes_uses_those_that_slurm_gave(
         with slurm.preempt(slurm.gpu_nodes[3]):
             wait_change(run, most, most - 1)
     run.wait_done()
-    assert_nearly_equal(run.run, reference)
+    assert_nearly_equal(run.run, reference(MANY))
     assert started_twice(run.run) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600, func_only=True)
-def test_a_run_on_six_nodes_shrinks_is_preempted_and_grows(slurm: SlurmCluster, reference: Whole) -> None:
+def test_a_run_on_six_nodes_shrinks_is_preempted_and_grows(
+    slurm: SlurmCluster, reference: Callable[[int], Whole]
+) -> None:
     third, fourth = [slurm.preempt(node) for node in slurm.gpu_nodes[2:4]]
     run = SlurmRun.submit(slurm, on_six())
     (workers,) = run.jobs("workers")
@@ -127,7 +132,7 @@ def test_a_run_on_six_nodes_shrinks_is_preempted_and_grows(slurm: SlurmCluster, 
 
     run.wait(lambda: run.verdict == "done", 120, "done")
     slurm.wait_ended(workers)
-    assert_nearly_equal(run.run, reference)
+    assert_nearly_equal(run.run, reference(MANY))
     assert started_twice(run.run) == []
     assert {event.state for event in told(run.run, AttemptEnded)} == {"grown", "lost", "done"}
     slurm.wait_no_processes()

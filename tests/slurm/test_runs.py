@@ -71,6 +71,7 @@ def test_an_array_survives_preemption_requeue_and_kills(slurm: SlurmCluster, ref
     assert set(states.values()) == {"COMPLETED"}, states
 
 
+@pytest.mark.slow
 def test_an_array_survives_a_dead_node_the_loss_of_all_and_a_cancel(slurm: SlurmCluster, reference: Reference) -> None:
     run = SlurmRun.submit(slurm, with_steps(SOME, "low"))
     (workers,) = run.jobs("workers")
@@ -96,6 +97,7 @@ def test_an_array_survives_a_dead_node_the_loss_of_all_and_a_cancel(slurm: Slurm
     assert_equal(run, reference)
 
 
+@pytest.mark.slow
 def test_an_array_survives_a_preemption_with_grace_and_one_of_all_its_elements(
     slurm: SlurmCluster, reference: Reference
 ) -> None:
@@ -155,6 +157,7 @@ def test_jobs_that_were_sent_by_hand_are_known_when_they_begin_and_ended_when_th
     assert_equal(run, reference)
 
 
+@pytest.mark.slow
 def test_a_site_that_cancels_what_it_preempts_gets_a_successor(slurm: SlurmCluster, reference: Reference) -> None:
     run = SlurmRun.submit(slurm, with_steps(FEW, "cancels"))
     run.wait_steps(2)
@@ -181,6 +184,7 @@ def test_a_node_that_fails_where_requeue_is_forbidden_gets_a_successor(
     assert_equal(run, reference)
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_an_element_for_good_ends_at_once_and_says_why(
     slurm: SlurmCluster, reference: Reference
 ) -> None:
@@ -197,7 +201,7 @@ def test_a_run_that_lost_an_element_for_good_ends_at_once_and_says_why(
     assert_equal(run, reference)
 
 
-@pytest.mark.parametrize("topology", ["colocated", "hetjob"])
+@pytest.mark.parametrize("topology", [pytest.param("colocated", marks=pytest.mark.slow), "hetjob"])
 def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, reference: Reference, topology: str) -> None:
     values = with_steps(SOME, "lowgrace" if topology == "hetjob" else "low", topology=topology)
     values["cluster"]["slurm"]["master_partition"] = values["cluster"]["slurm"]["partition"]
@@ -217,6 +221,7 @@ def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, refere
     assert_equal(run, reference)
 
 
+@pytest.mark.slow
 def test_a_job_whose_batch_step_was_killed_comes_back_or_ends_and_is_never_left_empty(slurm: SlurmCluster) -> None:
     """Slurm itself notices at the next registration of the node: after half an hour, on the test cluster a minute."""
     values = with_steps(FEW, "low", topology="hetjob")

@@ -56,6 +56,7 @@ def test_a_wrapper_that_a_node_lacks_is_named_and_the_run_ends(slurm: SlurmClust
     assert "cluster.slurm.wrap: there is no apptainer-of-nowhere on" in output.read_text()
 
 
+@pytest.mark.slow
 def test_a_script_can_be_sent_again_by_hand_and_nobody_else_reads_what_jobs_say(slurm: SlurmCluster) -> None:
     run = SlurmRun.submit(slurm, short("colocated"))
     run.wait_done()
