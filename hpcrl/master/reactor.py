@@ -287,14 +287,15 @@ class Reactor:
 
     # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _hear(self, identity: bytes, body: Message) -> None:
-        member = self.members.heard(identity, body if isinstance(body, Beat) else None)
+        if isinstance(body, Beat):
+            self.members.heard(identity, body)
+            return
+        member = self.members.heard(identity)
         if isinstance(body, OF_CALLS):
             if self.listener is not None and self.members.is_current(member):
                 self.listener.hear(body)
             return
         match body:
-            case Beat():
-                pass
             case AgentHello():
                 self._welcome(identity, body)
             case NodeDraining() if self.members.is_agent(identity, body.node):

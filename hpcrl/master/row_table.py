@@ -33,7 +33,7 @@ class Holders:
 
     def __init__(self, all_: tuple[Holder, ...] = ()) -> None:
         self.all = all_
-        self._farther = {holder.rank for holder in all_[1:] if isinstance(holder, InMemory)}
+        self._farther = [holder.rank for holder in all_[1:] if isinstance(holder, InMemory)]
         self._grown: dict[Holder, Holders] = {}
 
     def seen_by(self, reader: int) -> tuple[Holder, ...]:
@@ -109,12 +109,11 @@ class RowTable:
         made = self._made[step, call]
         self._told.clear()
         for table in made.holders.of(keys):
-            before = list(map(table.rows.get, ids))
-            after = {had: (had or made.nobody).and_also(holder) for had in set(before)}
+            after = {had: (had or made.nobody).and_also(holder) for had in set(map(table.rows.get, ids))}
             if len(after) == 1:
                 table.rows.update(dict.fromkeys(ids, *after.values()))
             else:
-                table.rows.update(zip(ids, map(after.__getitem__, before), strict=True))
+                table.rows.update([(sample, after[table.rows.get(sample)]) for sample in ids])
 
     def measured(self, step: int, call: str, meta: SampleMeta) -> None:
         """How long the rows are that a call has made."""

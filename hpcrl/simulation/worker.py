@@ -118,8 +118,9 @@ class World:
             ranks = {*plan.home(of.role).ranks, *plan.placed(replica).ranks}
             return Together(len(ranks), costs.moves.get(replica, 0))
         call = plan.call(of.call)
-        ranks = {*plan.ranks(of.call, of.part), *(plan.home(call.blends).ranks if call.blends else ())}
-        return Together(len(ranks), costs.calls[call.name], call, (of.step, of.call, of.part))
+        ranks = plan.ranks(of.call, of.part)
+        workers = len({*ranks, *plan.home(call.blends).ranks}) if call.blends else len(ranks)
+        return Together(workers, costs.calls[call.name], call, (of.step, of.call, of.part))
 
 
 class Worker:
