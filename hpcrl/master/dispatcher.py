@@ -153,8 +153,7 @@ class Dispatcher:
             self._request(job, offer.replay)
         else:
             order = Move(self._requests, offer.moves.role, offer.moves.replica, offer.moves.number)
-            flight = InFlight(job, offer.replay, self._around.clock(), order, moves=offer.moves)
-            self._in_flight[order.id] = flight
+            self._in_flight[order.id] = InFlight(job, offer.replay, self._around.clock(), order, moves=offer.moves)
         self._around.follow(PartSent(*job.told_as, job.all_ranks, offer.replay))
         return self._requests
 
@@ -169,7 +168,6 @@ class Dispatcher:
     def _request(self, job: Job, replay: bool, joins: bool = False) -> None:
         """Those who have rows to get are asked to, which a part's head alone has."""
         unit, cut = job.task.unit, cut_of(job.minibatches)
-        shares = [(rank, ids) for rank, ids in zip(job.heads, self._shares(job), strict=True) if ids]
         order = Request(
             id=self._requests,
             step=unit.step,
@@ -186,18 +184,19 @@ class Dispatcher:
             uneven=job.is_uneven,
             leaves="nothing" if joins else "spill" if job.task.leaves_line else "memory",
         )
-        orders = {}
-        for rank, ids in shares:
-            orders[rank] = replace(
+        orders = {
+            rank: replace(
                 order,
                 ids=ids,
                 sources=self.rows.gathered(unit.step, job.inputs, ids, rank),
                 shown=tuple(filter(set(ids).__contains__, job.shown.ids)) if job.shown.ids else (),
                 cut=Share(cut.sizes, cut.groups, tuple(map(cut.places.__getitem__, ids))) if cut.sizes else order.cut,
             )
+            for rank, ids in zip(job.heads, self._shares(job), strict=True)
+            if ids
+        }
         gather = frozenset([rank for rank, request in orders.items() if request.sources])
-        flight = InFlight(job, replay, self._around.clock(), order, gather, orders, joins=joins)
-        self._in_flight[order.id] = flight
+        self._in_flight[order.id] = InFlight(job, replay, self._around.clock(), order, gather, orders, joins=joins)
         for rank in sorted(gather):
             self._around.send(rank, orders[rank])
 
@@ -233,21 +232,20 @@ class Dispatcher:
     def _begin_if_ready(self, together: Sequence[int]) -> None:
         """Those that go in step begin at once, so that all ranks have two such rounds in one order."""
         flights = [self._in_flight[request] for request in together]
-        send = self._around.send
         for flight in flights if all(flight.ready for flight in flights) else ():
             gather, orders, order = flight.gather, flight.orders, flight.order
             ack = Ack(order.id)
             for rank in gather:
-                send(rank, ack)
+                self._around.send(rank, ack)
             for rank in flight.all_ranks:
                 if rank not in gather:
-                    send(rank, orders.get(rank, order))
+                    self._around.send(rank, orders.get(rank, order))
 
     def _replied(self, reply: Reply) -> Task | None:
         flight = self._in_flight[reply.request]
         replies = flight.replies
         replies[reply.rank] = reply
-        if len(replies) < flight.workers:
+        if len(replies) < len(flight.all_ranks):
             return None
         del self._in_flight[reply.request]
         if flight.joins:
@@ -282,7 +280,7 @@ class Dispatcher:
         """Without a line: who reads what was moved has one, and a new attempt moves it again."""
         flight = self._in_flight[moved.request]
         flight.moved[moved.rank] = moved
-        if len(flight.moved) < flight.workers:
+        if len(flight.moved) < len(flight.all_ranks):
             return
         del self._in_flight[moved.request]
         version = flight.moves

@@ -98,12 +98,10 @@ class InFlight:
     spilled: dict[int, Spilled] = field(default_factory=dict)
     unit: Unit = field(init=False)
     all_ranks: tuple[int, ...] = field(init=False)
-    workers: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.unit = self.job.task.unit
         self.all_ranks = self.job.all_ranks
-        self.workers = len(self.all_ranks)
 
     @property
     def ready(self) -> bool:

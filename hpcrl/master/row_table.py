@@ -136,6 +136,7 @@ class RowTable:
     def forget(self, before_step: int) -> None:
         """Nobody asks for rows of the steps before this one any more."""
         self.oldest = before_step
+        self._told.clear()
         for known in [known for known in self._made if known[0] < before_step]:
             del self._made[known]
 

@@ -115,8 +115,8 @@ class World:
         plan, costs = self.plan, self.durations
         if isinstance(of, Move):
             replica = ModelName(of.role, of.replica)
-            ranks = {*plan.home(of.role).ranks, *plan.placed(replica).ranks}
-            return Together(len(ranks), costs.moves.get(replica, 0))
+            both = {*plan.home(of.role).ranks, *plan.placed(replica).ranks}
+            return Together(len(both), costs.moves.get(replica, 0))
         call = plan.call(of.call)
         ranks = plan.ranks(of.call, of.part)
         workers = len({*ranks, *plan.home(call.blends).ranks}) if call.blends else len(ranks)
@@ -163,13 +163,13 @@ class Worker:
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _gather(self, request: Request) -> None:
         """What others have comes from all of them at once: whoever has most to send is the last."""
-        now, costs = self._clock.now_ns, self._world.durations
+        now, costs, rank = self._clock.now_ns, self._world.durations, self._rank
         end, fetched = now, set[tuple[str, ...]]()
         for source in request.sources:
             holder = source.holders[0]
             if not isinstance(holder, InMemory):
                 end = max(end, self._read(holder, source.ids))
-            elif holder.rank != self._rank:
+            elif holder.rank != rank:
                 fetched.add(source.ids)
         if fetched:
             most = max(map(self._world.rows.tokens, fetched))
