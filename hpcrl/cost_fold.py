@@ -30,9 +30,10 @@ class _Costs:
     slowest: Figures | None = None
 
     def measured(self, figures: Collection[Figures]) -> None:
-        if figures:
-            self.figures += figures
-            self.slowest = max((*figures, self.slowest or Figures()), key=_executing)
+        self.figures += figures
+        slowest = max(figures, key=_executing, default=None)
+        if slowest is not None and (self.slowest is None or _executing(slowest) >= _executing(self.slowest)):
+            self.slowest = slowest
 
     def taken(self) -> CallCost:
         if len(self.figures) > 1:

@@ -5,7 +5,7 @@ Every result is a function of the arguments, ties included, so that a division c
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 
@@ -55,7 +55,10 @@ def balanced_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]
     batches = math.ceil(len(lengths) / batch_size)
     longest = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     alike = (sorted(longest[start : start + batches]) for start in range(0, len(longest), batches or 1))
-    filled = _placed(lengths, chain.from_iterable(alike), [0] * batches, batch_size)
+    placed: list[list[int]] = [[] for _ in range(batches)]
+    for batch, i in _placed(lengths, chain.from_iterable(alike), [0] * batches, batch_size):
+        placed[batch].append(i)
+    filled = [sorted(batch) for batch in placed]
     filled.sort(key=lambda batch: -sum(lengths[i] for i in batch))
     most = max(lengths, default=0)
     first = next((batch for batch in filled if any(lengths[i] == most for i in batch)), None)
@@ -104,9 +107,9 @@ def _shared_out(
         whole, of_whole = _whole(left, rows), list(map(lengths.__getitem__, left))
         if rows is not None:
             of_whole = [sum(map(lengths.__getitem__, piece)) for piece in whole]
-        for part, members in enumerate(_longest_first(of_whole, range(len(whole)), loads, len(whole))):
-            chosen[part] += chain.from_iterable(map(whole.__getitem__, members))
-            loads[part] += sum(map(of_whole.__getitem__, members))
+        for part, piece in _longest_first(of_whole, loads):
+            chosen[part] += whole[piece]
+            loads[part] += of_whole[piece]
     return tuple(tuple(sorted(members)) for members in chosen)
 
 
@@ -120,27 +123,28 @@ def _whole(positions: Iterable[int], rows: Sequence[str] | None) -> list[Positio
     return [tuple(together) for together in of_row.values()]
 
 
-def _longest_first(lengths: Sequence[int], items: range, loads: Sequence[int], capacity: int) -> list[list[int]]:
-    """As `_placed`, the longest first (Graham 1969): with room for all, the heaviest bin is at most 4/3 of the best."""
-    return _placed(lengths, sorted(items, key=lengths.__getitem__, reverse=True), loads, capacity)
+def _longest_first(lengths: Sequence[int], loads: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """As `_placed`, the longest first (Graham 1969): the heaviest bin is at most 4/3 of the best."""
+    items = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    return _placed(lengths, items, loads, len(lengths))
 
 
-def _placed(lengths: Sequence[int], items: Iterable[int], loads: Sequence[int], capacity: int) -> list[list[int]]:
-    """Put each item, one after another, into the lightest bin that has room for one more.
+def _placed(
+    lengths: Sequence[int], items: Iterable[int], loads: Sequence[int], capacity: int
+) -> Iterator[tuple[int, int]]:
+    """Put each item, one after another, into the lightest bin that has room for one more: (bin, item).
 
     Among equally light bins that with fewer items, then that with the smaller `loads`, then the first is taken.
     """
-    filled: list[list[int]] = [[] for _ in loads]
     bins = [(0, 0, load, which) for which, load in enumerate(loads)]
     heapq.heapify(bins)
     for item in items:
         weight, count, load, which = bins[0]
-        filled[which].append(item)
+        yield which, item
         if count + 1 < capacity:
             heapq.heapreplace(bins, (weight + lengths[item], count + 1, load, which))
         else:
             heapq.heappop(bins)
-    return [sorted(members) for members in filled]
 
 
 def _check_division(count: int, parts: int, min_size: int) -> None:

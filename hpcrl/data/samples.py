@@ -57,6 +57,11 @@ class KeyMeta(msgspec.Struct, frozen=True, dict=True):
         """Tokens of each sample."""
         return tuple(map(sum, self.lengths))
 
+    @cached_property
+    def tokens(self) -> int:
+        """Of all samples."""
+        return sum(self.totals)
+
 
 class SampleMeta(msgspec.Struct, frozen=True, dict=True):
     """Ids and keys of a batch without its arrays: all that the master knows of it, and what travels with the arrays."""

@@ -29,10 +29,10 @@ class Held:
     unblocks: list["Held"] = field(default_factory=list)
     needs_line_of: set["Held"] = field(default_factory=set)
     awaited_by: list["Held"] = field(default_factory=list)
+    unit: Unit = field(init=False)
 
-    @property
-    def unit(self) -> Unit:
-        return self.task.unit
+    def __post_init__(self) -> None:
+        self.unit = self.task.unit
 
     @property
     def order(self) -> tuple[int, bool]:

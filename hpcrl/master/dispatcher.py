@@ -4,7 +4,7 @@ Owns the units in flight, where rows are, and the lines that wait. It is told jo
 the script; it knows no sockets, files or steps.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -153,8 +153,7 @@ class Dispatcher:
             self._request(job, offer.replay)
         else:
             order = Move(self._requests, offer.moves.role, offer.moves.replica, offer.moves.number)
-            flight = InFlight(job, offer.replay, self._around.clock(), order, moves=offer.moves)
-            self._in_flight[order.id] = flight
+            self._in_flight[order.id] = InFlight(job, offer.replay, self._around.clock(), order, moves=offer.moves)
         self._around.follow(PartSent(*job.told_as, job.all_ranks, offer.replay))
         return self._requests
 
@@ -169,7 +168,6 @@ class Dispatcher:
     def _request(self, job: Job, replay: bool, joins: bool = False) -> None:
         """Those who have rows to get are asked to, which a part's head alone has."""
         unit, cut = job.task.unit, cut_of(job.minibatches)
-        shares = {rank: ids for rank, ids in zip(job.heads, self._shares(job), strict=True) if ids}
         order = Request(
             id=self._requests,
             step=unit.step,
@@ -186,19 +184,19 @@ class Dispatcher:
             uneven=job.is_uneven,
             leaves="nothing" if joins else "spill" if job.task.leaves_line else "memory",
         )
-        orders = {}
-        for rank, ids in shares.items():
-            mine = set(ids)
-            orders[rank] = replace(
+        orders = {
+            rank: replace(
                 order,
                 ids=ids,
                 sources=self.rows.gathered(unit.step, job.inputs, ids, rank),
-                shown=tuple(sample for sample in job.shown.ids if sample in mine),
-                cut=Share(cut.sizes, cut.groups, tuple(map(cut.places.__getitem__, ids))) if cut.sizes else Share(),
+                shown=tuple(filter(set(ids).__contains__, job.shown.ids)) if job.shown.ids else (),
+                cut=Share(cut.sizes, cut.groups, tuple(map(cut.places.__getitem__, ids))) if cut.sizes else order.cut,
             )
-        gather = frozenset(rank for rank, request in orders.items() if request.sources)
-        flight = InFlight(job, replay, self._around.clock(), order, gather, orders, joins=joins)
-        self._in_flight[order.id] = flight
+            for rank, ids in zip(job.heads, self._shares(job), strict=True)
+            if ids
+        }
+        gather = frozenset([rank for rank, request in orders.items() if request.sources])
+        self._in_flight[order.id] = InFlight(job, replay, self._around.clock(), order, gather, orders, joins=joins)
         for rank in sorted(gather):
             self._around.send(rank, orders[rank])
 
@@ -228,43 +226,47 @@ class Dispatcher:
     def _synced(self, syn: Syn) -> None:
         flight = self._in_flight[syn.request]
         flight.synced.add(syn.rank)
-        self._begin_if_ready(flight.together)
+        if flight.ready:
+            self._begin_if_ready(flight.together)
 
     def _begin_if_ready(self, together: Sequence[int]) -> None:
         """Those that go in step begin at once, so that all ranks have two such rounds in one order."""
         flights = [self._in_flight[request] for request in together]
         for flight in flights if all(flight.ready for flight in flights) else ():
-            ack = Ack(flight.order.id)
-            for rank in flight.gather:
+            gather, orders, order = flight.gather, flight.orders, flight.order
+            ack = Ack(order.id)
+            for rank in gather:
                 self._around.send(rank, ack)
-            for rank in flight.job.all_ranks:
-                if rank not in flight.gather:
-                    self._around.send(rank, flight.orders.get(rank, flight.order))
+            for rank in flight.all_ranks:
+                if rank not in gather:
+                    self._around.send(rank, orders.get(rank, order))
 
     def _replied(self, reply: Reply) -> Task | None:
         flight = self._in_flight[reply.request]
-        flight.replies[reply.rank] = reply
-        if len(flight.replies) < flight.job.workers:
+        replies = flight.replies
+        replies[reply.rank] = reply
+        if len(replies) < len(flight.all_ranks):
             return None
         del self._in_flight[reply.request]
         if flight.joins:
             return None
+        job, task, unit = flight.job, flight.job.task, flight.unit
         result = self._result(flight)
-        writers = [rank for rank in flight.job.heads if flight.replies[rank].meta is not None]
-        if flight.job.task.leaves_line:
-            self._results[flight.unit] = result
-            self._unspilled.update(((reply.request, rank), flight.unit) for rank in writers)
-            self.metrics.put(flight.unit, result.stats, flight.job.settings)
-        self._readiness.executed(flight.unit)
-        tokens = 0 if flight.job.task.changes else _tokens(flight.replies[flight.job.head].meta)
-        replies = flight.replies.values()
-        self._follow_executed(flight, replies, {reply.rank: reply.figures for reply in replies}, tokens)
-        self._let_go(flight.job.task.reads)
-        if not writers and flight.job.task.leaves_line:
-            self._all_shown(flight.unit)
+        writers = [rank for rank in job.heads if replies[rank].meta is not None]
+        if task.leaves_line:
+            self._results[unit] = result
+            for rank in writers:
+                self._unspilled[reply.request, rank] = unit
+            self.metrics.put(unit, result.stats, job.settings)
+        self._readiness.executed(unit)
+        tokens = 0 if task.changes else _tokens(replies[job.head].meta)
+        self._follow_executed(flight, replies, {rank: each.figures for rank, each in replies.items()}, tokens)
+        self._let_go(task.reads)
+        if not writers and task.leaves_line:
+            self._all_shown(unit)
         for spilled in flight.spilled.values():
             self._spilled(spilled)
-        return flight.job.task
+        return task
 
     def _let_go(self, reads: Version | None) -> None:
         """Have the workers of a replica release it, if it is not to stay and was read by everybody who was told."""
@@ -278,7 +280,7 @@ class Dispatcher:
         """Without a line: who reads what was moved has one, and a new attempt moves it again."""
         flight = self._in_flight[moved.request]
         flight.moved[moved.rank] = moved
-        if len(flight.moved) < flight.job.workers:
+        if len(flight.moved) < len(flight.all_ranks):
             return
         del self._in_flight[moved.request]
         version = flight.moves
@@ -287,7 +289,7 @@ class Dispatcher:
         replica = {rank: flight.moved[rank].replica for rank in flight.job.ranks}
         self._drift.moved(version, home, replica)
         self._readiness.executed(flight.unit)
-        self._follow_executed(flight, flight.moved.values(), {})
+        self._follow_executed(flight, flight.moved, {})
 
     def _result(self, flight: InFlight) -> Result:
         job, unit, first = flight.job, flight.unit, flight.replies[flight.job.head]
@@ -312,29 +314,30 @@ class Dispatcher:
         return result
 
     def _follow_executed(
-        self, flight: InFlight, answers: Collection[Reply | Moved], figures: Mapping[int, Figures], tokens: int = 0
+        self, flight: InFlight, answers: Mapping[int, Reply | Moved], figures: dict[int, Figures], tokens: int = 0
     ) -> None:
         unit, waited_s = flight.unit, self._around.clock() - flight.sent
         self._pace.took(unit.call, waited_s)
-        seconds, slowest = max((answer.seconds, answer.rank) for answer in answers)
+        took = [(answer.seconds, rank) for rank, answer in answers.items()]
+        seconds, slowest = max(took)
         executed = PartExecuted(
             step=unit.step,
             call=flight.job.told_as.call,
             part=unit.part,
-            ranks=flight.job.all_ranks,
+            ranks=flight.all_ranks,
             seconds=seconds,
             waited_s=waited_s,
             replay=flight.replay,
             tokens=tokens,
             slowest=slowest,
-            workers_s=sum(answer.seconds for answer in answers),
-            figures=dict(figures),
+            workers_s=sum([each for each, _ in took]),
+            figures=figures,
         )
         self._around.follow(executed)
 
     def _spilled(self, spilled: Spilled) -> None:
-        if spilled.request in self._in_flight:
-            self._in_flight[spilled.request].spilled[spilled.rank] = spilled  # another rank has yet to reply
+        if (flight := self._in_flight.get(spilled.request)) is not None:
+            flight.spilled[spilled.rank] = spilled  # another rank has yet to reply
             return
         unit = self._unspilled.pop((spilled.request, spilled.rank))
         result = self._results[unit]
@@ -394,5 +397,4 @@ class Dispatcher:
 
 def _tokens(meta: SampleMeta | None) -> int:
     """The tokens of the longest key that a call produced."""
-    keys = () if meta is None else meta.keys.values()
-    return max((sum(key.totals) for key in keys), default=0)
+    return 0 if meta is None else max([key.tokens for key in meta.keys.values()], default=0)

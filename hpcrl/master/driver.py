@@ -53,7 +53,7 @@ from hpcrl.wire.messages import (
 from hpcrl.wire.script_messages import FromScript
 
 REPLAYS_WORTH_A_CHECKPOINT = 3
-OF_CALLS = Reply | Syn | Spilled | Moved
+OF_CALLS = Reply, Syn, Spilled, Moved
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ class DropLimits:
         self._limits = limits
         self._parts = parts
 
+    def limits(self, call: str) -> bool:
+        """Whether anything is too many of a call."""
+        return call in self._limits
+
     def refuse(self, step: int, call: str, recorded: Sequence[Stats]) -> None:
         """Raise DataError where the parts of a call, if all are recorded, have dropped too many."""
         limit = self._limits.get(call)

@@ -68,11 +68,6 @@ class Job(msgspec.Struct, frozen=True):
     def all_ranks(self) -> tuple[int, ...]:
         return (*self.ranks, *self.helpers)
 
-    @property
-    def workers(self) -> int:
-        """How many these are."""
-        return len(self.ranks) + len(self.helpers)
-
 
 class Movers(NamedTuple):
     """Who has a replica, who only gives it its parameters, and whether these go once they are read."""
@@ -101,10 +96,12 @@ class InFlight:
     moved: dict[int, Moved] = field(default_factory=dict)
     moves: Version | None = None
     spilled: dict[int, Spilled] = field(default_factory=dict)
+    unit: Unit = field(init=False)
+    all_ranks: tuple[int, ...] = field(init=False)
 
-    @property
-    def unit(self) -> Unit:
-        return self.job.task.unit
+    def __post_init__(self) -> None:
+        self.unit = self.job.task.unit
+        self.all_ranks = self.job.all_ranks
 
     @property
     def ready(self) -> bool:
@@ -112,7 +109,7 @@ class InFlight:
 
     def waits_for(self, rank: int) -> bool:
         """Whether this worker has yet to answer."""
-        return rank in self.job.all_ranks and rank not in self.replies and rank not in self.moved
+        return rank in self.all_ranks and rank not in self.replies and rank not in self.moved
 
 
 @dataclass

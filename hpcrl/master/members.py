@@ -93,17 +93,19 @@ class Members:
             agent.asked = None
         self._by_identity = {member.identity: member for member in self.agents.values()}
 
-    def heard(self, identity: bytes, beat: Beat | None = None) -> None:
+    def heard(self, identity: bytes, beat: Beat | None = None) -> Member | None:
+        """Something has come from whoever has this identity; None where nobody has."""
         member = self._by_identity.get(identity)
         if member is None:
-            return
+            return None
         member.heard = self.clock()
         if beat is None:
-            return
+            return member
         if beat.sent:
             member.beat = beat.sent, member.heard
         if beat.work != member.work or beat.doing != member.doing:
             member.doing, member.work, member.since = beat.doing, beat.work, member.heard
+        return member
 
     def ask(self, ranks: Collection[int]) -> list[Member]:
         """Agents and these workers, who are asked for a sign of life from now on."""
@@ -194,9 +196,8 @@ class Members:
             return  # it connects anew
         self.losses.append(LostMember(self.clock(), who, "a message of it got lost while it reconnected"))
 
-    def is_current(self, identity: bytes) -> bool:
-        """Whether a worker of this attempt has this identity; what a late one of an older attempt says is not heard."""
-        member = self._by_identity.get(identity)
+    def is_current(self, member: Member | None) -> bool:
+        """Whether it is a worker of this attempt; what a late one of an older attempt says is not heard."""
         return member is not None and member.rank is not None and self.workers.get(member.rank) is member
 
     def waits_for(self, identity: bytes) -> bool:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 import zmq
 
@@ -24,24 +24,16 @@ from hpcrl.wire.messages import (
     AgentHello,
     AreYouThere,
     Beat,
-    ExportWritten,
     Failed,
     Finish,
     Here,
     Message,
-    Moved,
     NodeDraining,
-    Reply,
     Report,
-    ShardsVerified,
-    ShardWritten,
-    Spilled,
-    Syn,
     WorkerExited,
     WorkerHello,
     WorkerReady,
 )
-from hpcrl.wire.script_messages import FromScript
 
 TICK_MS = 50
 QUICK_TICK_MS = 5
@@ -59,6 +51,9 @@ no farther apart than that says, even where a thousand workers answer at once.""
 TO_WORKERS = 8
 """How many beats workers get, at least, in the time in which one would be missed: their agents get all, and take them
 along."""
+
+OF_CALLS: tuple[type[Report], ...] = get_args(Report)
+"""How calls go, as a worker of this attempt says."""
 
 Result = TypeVar("Result")
 
@@ -292,12 +287,15 @@ class Reactor:
 
     # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _hear(self, identity: bytes, body: Message) -> None:
-        self.members.heard(identity, body if isinstance(body, Beat) else None)
+        if isinstance(body, Beat):
+            self.members.heard(identity, body)
+            return
+        member = self.members.heard(identity)
+        if isinstance(body, OF_CALLS):
+            if self.listener is not None and self.members.is_current(member):
+                self.listener.hear(body)
+            return
         match body:
-            case Beat():
-                pass
-            case Syn() | Reply() | Spilled() | ShardWritten() | ShardsVerified():
-                self._report(identity, body)
             case AgentHello():
                 self._welcome(identity, body)
             case NodeDraining() if self.members.is_agent(identity, body.node):
@@ -312,17 +310,8 @@ class Reactor:
                 self.listener.hear_agent(identity, body)
             case Here() if self.listener is not None and body.attempt == self.listener.number:
                 self.members.answered(identity)
-            case WorkerReady() | Failed() if self.members.is_current(identity):
+            case WorkerReady() | Failed() if self.members.is_current(member):
                 self._told_of_itself(body)
-            case Moved() | ExportWritten():
-                self._report(identity, body)
-            case _ if isinstance(body, FromScript):
-                self._report(identity, body)
-
-    def _report(self, identity: bytes, body: Report) -> None:
-        """How calls go, as a worker of this attempt says."""
-        if self.listener is not None and self.members.is_current(identity):
-            self.listener.hear(body)
 
     def _welcome(self, identity: bytes, hello: AgentHello) -> None:
         surplus = self.members.agent(identity, hello)

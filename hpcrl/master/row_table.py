@@ -33,7 +33,7 @@ class Holders:
 
     def __init__(self, all_: tuple[Holder, ...] = ()) -> None:
         self.all = all_
-        self._farther = {holder.rank for holder in all_[1:] if isinstance(holder, InMemory)}
+        self._farther = [holder.rank for holder in all_[1:] if isinstance(holder, InMemory)]
         self._grown: dict[Holder, Holders] = {}
 
     def seen_by(self, reader: int) -> tuple[Holder, ...]:
@@ -101,14 +101,19 @@ class RowTable:
         self.oldest = 0
         """The step before whose rows nobody asks for any more."""
         self._made: dict[tuple[int, str], Made] = defaultdict(Made)
+        self._told: dict[tuple[int, tuple[Key, ...], tuple[str, ...], int], tuple[RowSource, ...]] = {}
+        """What was asked for since rows were put last: roles that learn from the same samples ask for the same."""
 
     def put(self, step: int, call: str, keys: Sequence[str], ids: Collection[str], holder: Holder) -> None:
         """One more holder of these rows, farther away than those that are known."""
         made = self._made[step, call]
+        self._told.clear()
         for table in made.holders.of(keys):
-            before = list(map(table.rows.get, ids))
-            after = {had: (had or made.nobody).and_also(holder) for had in set(before)}
-            table.rows.update(zip(ids, map(after.__getitem__, before), strict=True))
+            after = {had: (had or made.nobody).and_also(holder) for had in set(map(table.rows.get, ids))}
+            if len(after) == 1:
+                table.rows.update(dict.fromkeys(ids, *after.values()))
+            else:
+                table.rows.update([(sample, after[table.rows.get(sample)]) for sample in ids])
 
     def measured(self, step: int, call: str, meta: SampleMeta) -> None:
         """How long the rows are that a call has made."""
@@ -131,6 +136,7 @@ class RowTable:
     def forget(self, before_step: int) -> None:
         """Nobody asks for rows of the steps before this one any more."""
         self.oldest = before_step
+        self._told.clear()
         for known in [known for known in self._made if known[0] < before_step]:
             del self._made[known]
 
@@ -155,7 +161,10 @@ class RowTable:
     ) -> tuple[RowSource, ...]:
         """As `sources`, where samples have rows of different makers."""
         if len(inputs) <= 1:
-            return self.sources(step, inputs[0][0] if inputs else (), ids, reader)
+            asked = step, tuple(inputs[0][0] if inputs else ()), tuple(ids), reader
+            if asked not in self._told:
+                self._told[asked] = self.sources(*asked)
+            return self._told[asked]
         wanted = set(ids)
         mine = ((keys, [sample for sample in of if sample in wanted]) for keys, of in inputs)
         return tuple(source for keys, of in mine for source in self.sources(step, keys, of, reader))
@@ -167,13 +176,14 @@ class RowTable:
             made_in = step - key.back
             together[made_in, key.call, self._made[made_in, key.call].holders[key.key], key.repeats].append(key)
         if not any(key.name or key.repeats for key in keys) and len({at[:2] for at in together}) == len(together):
-            return tuple(
-                RowSource(
-                    made_in, call, tuple(dict.fromkeys(key.key for key in own)), tuple(samples), holders.seen_by(reader)
-                )
-                for (made_in, call, table, _), own in together.items()
-                for holders, samples in _by_holders(table, ids).items()
-            )
+            found: list[RowSource] = []
+            for (made_in, call, table, _), own in together.items():
+                names = tuple(dict.fromkeys([key.key for key in own]))
+                found += [
+                    RowSource(made_in, call, names, tuple(samples), holders.seen_by(reader))
+                    for holders, samples in _by_holders(table, ids).items()
+                ]
+            return tuple(found)
         wanted: dict[tuple[int, str, Holders, tuple[str, ...], int], Wanted] = {}
         for (made_in, call, table, repeats), of_table in together.items():
             alike, held = Wanted(of_table), list(dict.fromkeys(_originals(ids, repeats))) if repeats else ids
@@ -213,11 +223,11 @@ def _originals(ids: Ids, repeats: int) -> Ids:
     return [original(sample, repeats) for sample in ids] if repeats else ids
 
 
-def _by_holders(table: Table[Holders], ids: Sequence[str]) -> dict[Holders, list[str]]:
+def _by_holders(table: Table[Holders], ids: Sequence[str]) -> Mapping[Holders, Sequence[str]]:
     """The ids of each of the holders, in the order in which they come first."""
     of_ids = list(map(table.rows.__getitem__, ids))
     if len(set(of_ids)) == 1:
-        return {of_ids[0]: list(ids)}
+        return {of_ids[0]: ids}
     found: dict[Holders, list[str]] = defaultdict(list)
     for sample, holders in zip(ids, of_ids, strict=True):
         found[holders].append(sample)

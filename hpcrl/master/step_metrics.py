@@ -63,7 +63,8 @@ class StepMetrics:
 
     def refuse_dropped(self, lines: Iterable[Event]) -> None:
         """Raise DataError where a call, of which these lines have just been recorded, has dropped too many samples."""
-        for step, call in dict.fromkeys((line.step, line.call) for line in lines if isinstance(line, Done)):
+        recorded = dict.fromkeys((line.step, line.call) for line in lines if isinstance(line, Done))
+        for step, call in (of for of in recorded if self._limits.limits(of[1])):
             by_part = self._stats.get(step, {}).get(call, {})
             self._limits.refuse(step, call, [by_part[part] for part in sorted(by_part)])
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Generic, TypeVar
 
@@ -56,15 +56,20 @@ class RunData(Generic[D_co]):
     ) -> tuple[tuple[Positions, ...], tuple[Positions, ...]]:
         """(minibatches, parts) of samples, by position; those of evaluation data, or not trained on, are one
         minibatch."""
-        lengths = self.datasets[source].lengths(ids)
+        lengths = self.lengths(source, ids)
         if source == "eval":
             return partition_step(lengths, 1, parts)
         return partition_step(lengths, self.batch.minibatches if trained else 1, parts, self._rows(ids))
 
     def share_out(self, ids: Ids, minibatches: Cuts, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
         """The samples of each part of a train_step, for which rows of so many tokens were made besides the data's."""
-        lengths = [own + longest for own, longest in zip(self.datasets["train"].lengths(ids), made, strict=True)]
+        lengths = [own + longest for own, longest in zip(self.lengths("train", ids), made, strict=True)]
         return take(ids, share_out(lengths, minibatches, parts, self._rows(ids)))
+
+    @cached_property
+    def lengths(self) -> Callable[[str, Ids], Sequence[int]]:
+        """(source, samples) → the tokens of their rows; whoever cuts a step asks for the same again and again."""
+        return lru_cache(maxsize=4)(lambda source, ids: self.datasets[source].lengths(ids))
 
     def _rows(self, ids: Ids) -> list[str] | None:
         """The row of each sample, where rows are kept whole."""
@@ -128,7 +133,7 @@ class StepSource:
     def measure(self, opened: Iterable[StepLines]) -> None:
         """Tokenise the samples of steps that are open, whose train steps' shares are cut by their lengths."""
         for lines in opened:
-            self._data.datasets["train"].lengths(lines.ids)
+            self._data.lengths("train", lines.ids)
 
     def look_ahead(self, before: StepLines | None) -> None:
         """Have the next samples tokenised in the background, if the run has a step after this one.
@@ -140,7 +145,7 @@ class StepSource:
         def tokenise() -> None:
             batch = self._batch_after(before)
             if self.schedule.exists(step, batch.epoch):
-                self._data.datasets["train"].lengths(batch.ids)
+                self._data.lengths("train", batch.ids)
 
         self._measuring = self._in_background(tokenise)
 

@@ -49,24 +49,30 @@ class Together:
     share."""
 
     workers: int
-    unit: tuple[int, str, int] | None
+    usual_ns: int
+    """What it lasts on workers that are as fast as they should be."""
+    call: MFC | None = None
+    """Of a request."""
+    unit: tuple[int, str, int] | None = None
     """Step, call and part of a request."""
     end_ns: int = 0
     """When the last of those that have come would end if it were alone."""
     come: list[tuple["Worker", Request | Move, int]] = field(default_factory=list)
     """Who has, with its own request, and when."""
 
-    def join(self, clock: VirtualClock, duration_ns: int, worker: "Worker", job: Request | Move) -> None:
-        self.end_ns = max(self.end_ns, clock.now_ns + duration_ns)
-        self.come.append((worker, job, clock.now_ns))
-        if len(self.come) == self.workers:
+    def join(self, clock: VirtualClock, slower: float, worker: "Worker", job: Request | Move) -> None:
+        """It takes this worker so many times as long as usual."""
+        now_ns, come = clock.now_ns, self.come
+        if (end_ns := now_ns + round(self.usual_ns * slower)) > self.end_ns:
+            self.end_ns = end_ns
+        come.append((worker, job, now_ns))
+        if len(come) == self.workers:
             clock.at(self.end_ns, self._end)
 
     def _end(self) -> None:
         for worker, job, begun_ns in self.come:
-            if not worker.gone and self.unit is not None:
-                worker.order.append(self.unit)
-            worker.ended(job, (self.end_ns - begun_ns) / SECOND_NS)
+            if not worker.gone:
+                worker.ended(job, self, (self.end_ns - begun_ns) / SECOND_NS)
 
 
 @dataclass
@@ -102,17 +108,19 @@ class World:
     def joined(self, request: Request | Move) -> Together:
         found = self.together.get(request.id)
         if found is None:
-            unit = (request.step, request.call, request.part) if isinstance(request, Request) else None
-            found = self.together[request.id] = Together(self._workers(request), unit)
+            found = self.together[request.id] = self._of_all(request)
         return found
 
-    def _workers(self, of: Request | Move) -> int:
-        plan = self.plan
+    def _of_all(self, of: Request | Move) -> Together:
+        plan, costs = self.plan, self.durations
         if isinstance(of, Move):
-            return len({*plan.home(of.role).ranks, *plan.placed(ModelName(of.role, of.replica)).ranks})
+            replica = ModelName(of.role, of.replica)
+            both = {*plan.home(of.role).ranks, *plan.placed(replica).ranks}
+            return Together(len(both), costs.moves.get(replica, 0))
         call = plan.call(of.call)
-        ranks = set(plan.ranks(of.call, of.part))
-        return len(ranks | set(plan.home(call.blends).ranks) if call.blends else ranks)
+        ranks = plan.ranks(of.call, of.part)
+        workers = len({*ranks, *plan.home(call.blends).ranks}) if call.blends else len(ranks)
+        return Together(workers, costs.calls[call.name], call, (of.step, of.call, of.part))
 
 
 class Worker:
@@ -140,10 +148,11 @@ class Worker:
         if self.gone:
             return
         match body:
-            case Request() if body.sources:
-                self._gather(body)
             case Request():
-                self._do(body)
+                if body.sources:
+                    self._gather(body)
+                else:
+                    self._do(body)
             case Ack():
                 self._do(self._waiting.pop(body.request))
             case AreYouThere():
@@ -154,13 +163,13 @@ class Worker:
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _gather(self, request: Request) -> None:
         """What others have comes from all of them at once: whoever has most to send is the last."""
-        now, costs = self._clock.now_ns, self._world.durations
+        now, costs, rank = self._clock.now_ns, self._world.durations, self._rank
         end, fetched = now, set[tuple[str, ...]]()
         for source in request.sources:
             holder = source.holders[0]
             if not isinstance(holder, InMemory):
                 end = max(end, self._read(holder, source.ids))
-            elif holder.rank != self._rank:
+            elif holder.rank != rank:
                 fetched.add(source.ids)
         if fetched:
             most = max(map(self._world.rows.tokens, fetched))
@@ -199,10 +208,8 @@ class Worker:
         self._busy = True
         job, costs = self._jobs.popleft(), self._world.durations
         match job:
-            case Request():
-                self._together(job, costs.calls[self._world.plan.call(job.call).name])
-            case Move():
-                self._together(job, costs.moves.get(ModelName(job.role, job.replica), 0))
+            case Request() | Move():
+                self._world.joined(job).join(self._clock, self._speed.calls, self, job)
             case Begin():
                 lasts = round(costs.loads.get(self._rank, 0) * self._speed.disk)
                 self._clock.after(lasts, lambda: self._loaded(lasts))
@@ -216,17 +223,13 @@ class Worker:
             case LetGo():
                 self._next()
 
-    def _together(self, job: Request | Move, usual_ns: int) -> None:
-        self._world.joined(job).join(self._clock, round(usual_ns * self._speed.calls), self, job)
-
-    def ended(self, job: Request | Move, seconds: float) -> None:
+    def ended(self, job: Request | Move, together: Together, seconds: float) -> None:
         """What it has executed with others has."""
-        if self.gone:
-            return
         self._world.together.pop(job.id, None)
-        if isinstance(job, Request):
-            self._executed(job, seconds)
-        else:
+        if isinstance(job, Request) and together.call is not None and together.unit is not None:
+            self.order.append(together.unit)
+            self._executed(together.call, job, seconds)
+        elif isinstance(job, Move):
             self._moved(job, seconds)
         self._next()
 
@@ -235,8 +238,7 @@ class Worker:
         self._next()
 
     # ── what it says of them ──────────────────────────────────────────────────────────────────────────────────────────
-    def _executed(self, request: Request, seconds: float) -> None:
-        call = self._world.plan.call(request.call)
+    def _executed(self, call: MFC, request: Request, seconds: float) -> None:
         meta = self._made(call, request) if request.ids else None
         gathered = self._gathered_ns.pop(request.id, 0) / SECOND_NS
         self._post(

@@ -118,9 +118,9 @@ def test_a_worker_that_ended_with_the_code_of_an_error_has_failed() -> None:
 def test_a_worker_of_an_older_attempt_is_not_heard() -> None:
     members = members_of_one_node(Clock())
     members.new_attempt()
-    assert not members.is_current(b"worker0")
+    assert not members.is_current(members.heard(b"worker0"))
     members.worker(b"newer", WorkerHello(1, 0, 200, "tcp://x", ""))
-    assert members.is_current(b"newer") and not members.is_current(b"agent")
+    assert members.is_current(members.heard(b"newer")) and not members.is_current(members.heard(b"agent"))
 
 
 def test_of_two_agents_of_a_node_the_one_of_the_later_job_counts_and_of_one_job_the_first() -> None:

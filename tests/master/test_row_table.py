@@ -37,6 +37,21 @@ def test_of_several_holders_the_readers_own_memory_is_nearest_and_a_later_one_fa
     assert source.holders == (InMemory(0), InMemory(1), InSpill("s.h5"))
 
 
+def test_who_asks_again_is_told_the_same_until_rows_are_put_and_then_where_they_are() -> None:
+    rows = RowTable()
+    rows.put(1, "gen", ["y"], ["a", "b"], InMemory(0))
+    inputs, ids = [(tuple(keys("y")), ("a", "b"))], ("a", "b")
+    first = rows.gathered(1, inputs, ids, 0)
+    assert rows.gathered(1, inputs, ids, 0) is first == rows.sources(1, keys("y"), ids, 0)
+    rows.put(1, "gen", ["y"], ["b"], InSpill("s.h5"))
+    assert [source.holders for source in rows.gathered(1, inputs, ids, 0)] == [
+        (InMemory(0),),
+        (InMemory(0), InSpill("s.h5")),
+    ]
+    rows.forget(2)
+    assert not rows._told
+
+
 def test_forgotten_steps_are_gone() -> None:
     rows = RowTable()
     rows.put(1, "gen", ["y"], ["a"], InMemory(0))
