@@ -308,7 +308,7 @@ SECTIONS: Mapping[str, Section] = {
     "scripted": Section(
         "An algorithm as a script",
         "PPO of examples/addition, two workers, as the graph and as a script that asks for the same: "
-        "medians of the time between steps' ends, runs in turn. And a script of 200 calls one after another, on eight "
+        "medians of the time between steps' ends, runs in turn. And a script of 200 calls that it waits for, one after another, on eight "
         "rows each, of toy roles on four workers: live, and again in a resumed run that has them on disk.",
         lambda work, _peers: scripted.scripted(work / "scripted"),
     ),
@@ -333,8 +333,8 @@ SECTIONS: Mapping[str, Section] = {
         "sends it by DP_COMPUTE_PROTO and gets one key back. A script's worker group: four workers in d4, with their "
         "rows made by the same workers, or by four others, from where all of them travel; what is made stays with its "
         "workers, and is recorded and spilled behind the calls. 256 rows of 2,048 tokens, two keys of int64 and two of "
-        "float32 in, one of float32 out; and a method that is given a number and returns it, on all workers. Blocking "
-        "calls one after another, medians of 100 without rows and of 6 with rows, of which the median of five rounds; "
+        "float32 in, one of float32 out; and a method that is given a number and returns it, on all workers. Calls "
+        "that are waited for, one after another, medians of 100 without rows and of 6 with rows, of which the median of five rounds; "
         "all on the same cores.",
         verl_groups.groups,
         peers="peers.txt",

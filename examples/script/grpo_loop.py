@@ -14,12 +14,12 @@ def loop(run, e):
         batch = step.batch()
         batch = batch.union(actor.generate(batch))
         batch = batch.union(reward.score(batch))
-        told = batch.filter(differing(batch.ids, batch.fetch("rewards")["rewards"]))
-        if len(told):
-            learnt = actor.update(told)
-            run.state["trained"] += len(told)
+        kept = batch.filter(differing(batch.ids, batch.fetch("rewards")["rewards"]))
+        if len(kept):
+            learnt = actor.update(kept)
+            run.state["trained"] += len(kept)
             step.log(loss=learnt.stats["loss"])
-        step.log(kept=len(told) / len(batch), trained=run.state["trained"])
+        step.log(kept=len(kept) / len(batch), trained=run.state["trained"])
         if step.evaluates:
             held_out = step.held_out()
             held_out = held_out.union(actor.generate(held_out))

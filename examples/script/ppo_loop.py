@@ -40,7 +40,7 @@ def loop(run, e):
     run.state.setdefault("price", 0.0)  # all that lives from step to step
     for step in run.steps(prepare=rollout, lag=e.lag):
         batch, length = step.prepared
-        values = critic.values(batch)  # it goes on at once: rows are waited for where they are read
+        values = critic.values(batch)  # returns at once; whoever reads its rows waits
         ref = reference.logprobs(batch)
         if old_logprobs(e) == "recomputed":  # with a lag, say
             batch = batch.union(actor.logprobs(batch))
@@ -49,11 +49,11 @@ def loop(run, e):
         if step.number > e.ppo.critic_warmup:
             actor.update(batch)
         run.state["price"] = max(0.0, run.state["price"] + 0.01 * (length - 4))
-        step.log(price=run.state["price"], value_loss=fitted.stats["loss"])
         if step.evaluates:
             held_out = step.held_out()
             held_out = held_out.union(actor.generate(held_out))
             step.log(held_out=reward.score(held_out).mean("rewards"))
+        step.log(price=run.state["price"], value_loss=fitted.stats["loss"])  # late: until then calls overlap
 
 
 PPO = replace(ppo.ALGORITHM, script=loop, recipe=recipe, made={**ppo.ALGORITHM.made, "priced_rewards": NUMBERS})

@@ -36,10 +36,10 @@ def loop(run, e):
         batch = batch.union(actor.generate(batch))
         surprise = actor.surprise(batch, 1.0)
         batch = batch.union(reward.score(batch), critic.values(batch), reference.logprobs(batch), surprise)
-        told = [row.sum() > 0.01 for row in batch.fetch("surprise")["surprise"]]
-        step.log(dull=1 - np.mean(told), surprise=batch.mean("surprise"))
-        if any(told):
-            batch = batch.filter(told)
+        kept = [row.sum() > 0.01 for row in batch.fetch("surprise")["surprise"]]
+        step.log(dull=1 - np.mean(kept), surprise=batch.mean("surprise"))
+        if any(kept):
+            batch = batch.filter(kept)
             critic.update(batch)
             actor.update(batch)
         if step.evaluates:

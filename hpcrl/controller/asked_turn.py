@@ -50,7 +50,7 @@ class AskedTurn:
         if self.begun.step != step:
             raise misuse(
                 f"{doing}: it is of step {step}, and step {self.begun.step} has begun.",
-                "Rows and futures live in the turn that made them; keep numbers in run.state.",
+                "Rows, futures and statistics live in the turn that made them; keep numbers in run.state.",
             )
         if self.is_outside:
             raise misuse(

@@ -17,7 +17,7 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "run.once(lambda key, ids: ids[0], drawn.ids)",
     ),
     "groups.py: Rename one.": ("actor.pair(batch); actor.pair(batch)", "actor.pair(batch)"),
-    "asked_turn.py: Rows and futures live in the turn that made them; keep numbers in run.state.": (
+    "asked_turn.py: Rows, futures and statistics live in the turn that made them; keep numbers in run.state.": (
         "kept.append(drawn); kept[0].mean('y')",
         "run.state.setdefault('mean', drawn.mean('y'))",
     ),
