@@ -308,8 +308,9 @@ SECTIONS: Mapping[str, Section] = {
     "scripted": Section(
         "An algorithm as a script",
         "PPO of examples/addition, two workers, as the graph and as a script that asks for the same: "
-        "medians of the time between steps' ends, runs in turn. And a script of 200 calls that it waits for, one after another, on eight "
-        "rows each, of toy roles on four workers: live, and again in a resumed run that has them on disk.",
+        "medians of the time between steps' ends, runs in turn. And a script of 200 calls that it waits for, one after "
+        "another, on eight rows each, of toy roles on four workers: live, and again in a resumed run that has them on "
+        "disk.",
         lambda work, _peers: scripted.scripted(work / "scripted"),
     ),
     "scripted_rows": Section(
@@ -334,8 +335,8 @@ SECTIONS: Mapping[str, Section] = {
         "rows made by the same workers, or by four others, from where all of them travel; what is made stays with its "
         "workers, and is recorded and spilled behind the calls. 256 rows of 2,048 tokens, two keys of int64 and two of "
         "float32 in, one of float32 out; and a method that is given a number and returns it, on all workers. Calls "
-        "that are waited for, one after another, medians of 100 without rows and of 6 with rows, of which the median of five rounds; "
-        "all on the same cores.",
+        "that are waited for, one after another, medians of 100 without rows and of 6 with rows, of which the median "
+        "of five rounds; all on the same cores.",
         verl_groups.groups,
         peers="peers.txt",
     ),
