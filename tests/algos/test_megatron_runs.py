@@ -56,6 +56,7 @@ def test_a_run_learns_what_hpcrls_own_backend_does(undisturbed: RunDirectory, ta
     check_alike(undisturbed, whole_run(tmp_path, cut(task, "native")))
 
 
+@pytest.mark.slow
 def test_a_node_without_gpus_refuses_what_computes_on_them_alone(task: Path, tmp_path: Path) -> None:
     """Megatron-core itself. Before a run has nodes, nobody can say so."""
     experiment = cut(task, "megatron")

@@ -76,7 +76,7 @@ PIECES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("how", PIECES)
+@pytest.mark.parametrize("how", ["in flight", pytest.param("by newer actors", marks=SLOW)])
 def test_the_likeliest_tokens_are_those_of_a_run_that_generates_itself_a_segment_at_a_time(
     task: Path, tmp_path: Path, how: str
 ) -> None:
