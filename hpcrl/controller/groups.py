@@ -148,14 +148,12 @@ class Calls:
             columns = dict.fromkeys(call.outputs, (Made(name, len(ids)),))
             rows = (step, ids, columns, call.dataset, self.talk, self.talk, name, number)
             it = CallRows(*rows) if ways.collect is None else CustomRows(*rows, ways.sizes, ways.collect)
-        if blocking is None and self._may_go_on(it, computation):
-            return returned(it)
-        return Future(it) if blocking is False else Future(it).result()
-
-    def _may_go_on(self, it: CallRows | Changed | Values, computation: Computation | None) -> bool:
-        """Whether the script need not wait: who reads rows or statistics waits for them. A function of the script's
-        own may not run beside it, and before the loop all is done one after another."""
-        return not isinstance(it, Values) and computation is None and self.talk.turn is not None
+        if blocking is None:
+            # Whoever reads rows or statistics waits for them. A function of the script's own may not run beside it, and
+            # before the loop all is done one after another.
+            waits = isinstance(it, Values) or computation is not None or self.talk.turn is None
+            return Future(it).result() if waits else returned(it)
+        return Future(it).result() if blocking else Future(it)
 
     def _inputs(self, call: MFC, batch: DataProto, doing: str) -> Columns:
         """Who made what it reads."""

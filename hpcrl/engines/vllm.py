@@ -151,8 +151,9 @@ class VllmEngine:
             return server.generate(asked, config, self._eos)
         rest = rests(asked, begun)
         found = server.generate(rest, config, self._eos)
-        text = partial(StopStrings, self._tokens, config.stop)
-        return ended_by_text(found, begun, rest.least, text) if config.stop else found
+        if not config.stop:
+            return found
+        return ended_by_text(found, begun, rest.least, partial(StopStrings, self._tokens, config.stop))
 
     def forward(self, sequences: Sequences, temperature: float = 1.0) -> np.ndarray:
         raise InternalError("vLLM makes responses, and no predictions.")

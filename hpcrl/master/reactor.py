@@ -52,7 +52,7 @@ TO_WORKERS = 8
 """How many beats workers get, at least, in the time in which one would be missed: their agents get all, and take them
 along."""
 
-OF_CALLS: tuple[type[Report], ...] = get_args(Report)
+REPORTS: tuple[type[Report], ...] = get_args(Report)
 """How calls go, as a worker of this attempt says."""
 
 Result = TypeVar("Result")
@@ -291,7 +291,7 @@ class Reactor:
             self.members.heard(identity, body)
             return
         member = self.members.heard(identity)
-        if isinstance(body, OF_CALLS):
+        if isinstance(body, REPORTS):
             if self.listener is not None and self.members.is_current(member):
                 self.listener.hear(body)
             return
