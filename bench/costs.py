@@ -6,15 +6,15 @@ and p2 of texts that the profile has not seen, and compared with what `placement
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from figures import Figure, median
-from profiles import BUDGET_S, POINTS, SIDES, TRAINED, groups_in, links, profiled, timer_of
+from profiles import BUDGET_S, EXCHANGING, SIDES, TRAINED, groups_in, links, profiled, timer_of
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -30,7 +30,7 @@ from hpcrl.placement.data_sheets import CPU_CORE  # noqa: E402
 from hpcrl.placement.layouts import parse_layout  # noqa: E402
 from hpcrl.placement.lengths import spread_lengths  # noqa: E402
 from hpcrl.placement.placing import Placed  # noqa: E402
-from hpcrl.placement.profile_points import PartTimes, Sides  # noqa: E402
+from hpcrl.placement.profile_points import PartTimes, Sides, Timed  # noqa: E402
 from hpcrl.placement.rates import Fixed, Links, Measured, Rates  # noqa: E402
 from hpcrl.placement.workload import Workload  # noqa: E402
 from hpcrl.processes import keep_freed_memory  # noqa: E402
@@ -43,7 +43,10 @@ WIDE = replace(SMALL, hidden_size=256, intermediate_size=704, heads=8, head_dim=
 MODELS = {"small": SMALL, "wide": WIDE}
 BACKEND, DTYPE = "native", "fp32"
 LAYOUTS = ("d1", "d2", "t2", "p2")
-KINDS = ("inference", "train_step", "generate")
+KINDS = {"inference": ("predict",), "train_step": ("train",), "generate": ("read", "decode")}
+"""Of calls, and what they are predicted by."""
+REPEATS = {"inference": 8, "train_step": 4, "generate": 2}
+"""Of calls in each turn: one alone says little where the machine's speed differs by a tenth from call to call."""
 
 
 class Texts(NamedTuple):
@@ -62,15 +65,17 @@ def unseen(seed: int, count: int = 24) -> Texts:
 
 
 class Made(NamedTuple):
-    """By a rank, of a layout: what each kind of call took, until all ranks had ended."""
+    """By a rank, of a layout: what a kind of call took, until all ranks had ended."""
 
-    taken: dict[str, Taken]
+    taken: Taken
     lengths: dict[int, int]
     """Text → tokens of the response that was generated to it."""
     disturbed: int
 
 
-def made(context: Any, name: str, layout: str, texts: Texts, repeats: int, cpu: bool, folder: Path) -> Any:
+def made(
+    context: Any, name: str, layout: str, kind: str, texts: Texts, repeats: int, cpu: bool, folder: Path
+) -> tuple[Taken, dict[int, int], int]:
     """On a rank: what a `Made` has."""
     keep_freed_memory()
     shape, config = parse_layout(layout), MODELS[name].with_head("vocabulary")
@@ -80,14 +85,13 @@ def made(context: Any, name: str, layout: str, texts: Texts, repeats: int, cpu: 
     engine = opened(place, config, TRAINED, groups, timer, texts.tokens, ends=tuple(range(24)))
     subject = Subject(engine, timer, config.vocabulary_size, repeats=repeats)
     work, own = Workload(texts.prompts, texts.responses), groups.dp.index
-    parts = {"inference": work.parts(shape.dp)[own], "train_step": work.shares(shape.dp)[0][own]}
-    taken = {}
-    for kind, part in parts.items():
-        prompts, responses = texts.prompts[list(part)].tolist(), texts.responses[list(part)].tolist()
-        taken[kind] = getattr(subject, kind)(prompts, responses)
-    asked = list(parts["inference"])
-    of, lengths = subject.generate(texts.prompts[asked].tolist(), asked, texts.longest, 0, texts.slots)
-    return taken | {"generate": of}, dict(zip(asked, lengths, strict=True)), timer.disturbed
+    asked = list(work.shares(shape.dp)[0][own] if kind == "train_step" else work.parts(shape.dp)[own])
+    prompts, lengths = texts.prompts[asked].tolist(), texts.responses[asked].tolist()
+    if kind == "generate":
+        taken, lengths = subject.generate(prompts, asked, texts.longest, 0, texts.slots)
+    else:
+        taken = getattr(subject, kind)(prompts, lengths)
+    return taken, dict(zip(asked, lengths, strict=True)), timer.disturbed
 
 
 class Compared(NamedTuple):
@@ -131,51 +135,48 @@ def compared(
     layouts: Sequence[str],
     sides: Sides = SIDES,
     budget_s: float = BUDGET_S,
-    repeats: int = 2,
+    repeats: Mapping[str, int] = REPEATS,
     cpu: bool = False,
 ) -> list[Compared]:
-    """Of one model, in layouts of the pool's ranks: calls are made before, amid and after the profile."""
-    config, pieces = MODELS[name].with_head("vocabulary"), list[Measured]()
-    turns = [_turn(pool, name, layouts, repeats, cpu, work / "0")]
+    """Of one model, in layouts of the pool's ranks: calls of a kind are made before, amid and after what their profile
+    is made of, since the machine is faster in one minute than in another."""
+    config, pieces = MODELS[name].with_head("vocabulary"), dict[int, list[Timed]]()
     near = pool.run(links)[0] if pool.size > 1 else CPU_CORE.near
-    for tp in (1, 2) if "t2" in layouts else (1,):
-        pieces += profile_of(
-            pool, MODELS[name].with_head("vocabulary"), tp, sides, budget_s, cpu, work / f"profile-{tp}"
-        )
-        turns.append(_turn(pool, name, layouts, repeats, cpu, work / str(tp)))
-    experiment, rates, found = experiment_in(work), rates_of(pieces, near), []
-    for layout in layouts:
-        of_turns = [turn[layout] for turn in turns]
+    turns: dict[str, list[dict[str, list[Made]]]] = {kind: [] for kind in KINDS}
+    for kind, whats in KINDS.items():
+        how = kind, unseen(seed=3), repeats[kind], cpu
+        turns[kind].append(_turn(pool, name, layouts, *how, work / f"{kind}-0"))
+        for tp in (1, 2) if "t2" in layouts else (1,):
+            folder = work / f"{kind}-profile-{tp}"
+            folder.mkdir()
+            for what in whats:
+                how_long = budget_s * (EXCHANGING if tp > 1 else 1)
+                taken = pool.run(profiled, config, tp, what, sides, how_long, cpu, folder)[0]
+                pieces.setdefault(tp, []).extend(taken)
+            turns[kind].append(_turn(pool, name, layouts, *how, work / f"{kind}-{tp}"))
+    measured = [it for tp, of in pieces.items() for it in PartTimes(config, BACKEND, DTYPE, tp, of).pieces()]
+    experiment, rates, found = experiment_in(work), rates_of(measured, near), []
+    for layout, (kind, of_kind) in product(layouts, turns.items()):
+        of_turns = [turn[layout] for turn in of_kind]
         lengths = np.array([length for _, length in sorted(merged(of_turns[0]).items())])
-        for kind in KINDS:
-            texts = unseen(seed=3)
-            asked = texts._replace(responses=lengths) if kind == "generate" else texts
-            guess = predicted(experiment, config, rates, asked, kind, layout)
-            seconds = median([ranks[0].taken[kind].whole for ranks in of_turns])
-            is_disturbed = all(ranks[0].disturbed for ranks in of_turns)
-            found.append(Compared(name, kind, layout, seconds, guess, is_disturbed))
+        guess = predicted(experiment, config, rates, unseen(seed=3)._replace(responses=lengths), kind, layout)
+        seconds = median([ranks[0].taken.whole for ranks in of_turns])
+        is_disturbed = all(ranks[0].disturbed for ranks in of_turns)
+        found.append(Compared(name, kind, layout, seconds, guess, is_disturbed))
     return found
 
 
 def _turn(
-    pool: RankPool, name: str, layouts: Sequence[str], repeats: int, cpu: bool, folder: Path
+    pool: RankPool, name: str, layouts: Sequence[str], kind: str, texts: Texts, repeats: int, cpu: bool, folder: Path
 ) -> dict[str, list[Made]]:
     """Layout → of each rank."""
     folder.mkdir()
-    how = unseen(seed=3), repeats, cpu, folder
+    how = kind, texts, repeats, cpu, folder
     return {layout: [Made(*it) for it in pool.run(made, name, layout, *how)] for layout in layouts}
 
 
 def merged(ranks: Sequence[Made]) -> dict[int, int]:
     return {text: length for it in ranks for text, length in it.lengths.items()}
-
-
-def profile_of(
-    pool: RankPool, config: DecoderConfig, tp: int, sides: Sides, budget_s: float, cpu: bool, folder: Path
-) -> list[Measured]:
-    folder.mkdir()
-    taken = [it for what in POINTS for it in pool.run(profiled, config, tp, what, sides, budget_s, cpu, folder)[0]]
-    return PartTimes(config, BACKEND, DTYPE, tp, taken).pieces()
 
 
 def experiment_in(work: Path) -> Any:

@@ -4,15 +4,15 @@ busy, and what two ranks exchange. Measured by what `hpcrl profile` measures wit
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hpcrl.algos import profile_links
-from hpcrl.algos.measurer import alone, points_of
-from hpcrl.algos.profile_subject import Subject, Timer, opened
+from hpcrl.algos.measurer import alone
+from hpcrl.algos.profile_rounds import points_of
+from hpcrl.algos.profile_subject import WHOLE, Subject, Timer, opened
 from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
 from hpcrl.families.config import DecoderConfig
 from hpcrl.parallel.group import Group
@@ -24,8 +24,10 @@ from hpcrl.workers.meter import Meter
 
 TRAINED = TrainedModelConfig(path="", optimizer=OptimizerConfig(lr=1e-5))
 SIDES = Sides(tokens=(64, 512), lengths=(16, 64), rows=(1, 12), contexts=(16, 128))
-BUDGET_S = 2.5
-"""For points between the first ones, of each kind of call."""
+BUDGET_S = 6.0
+"""For each kind of call."""
+EXCHANGING = 2.5
+"""Times as much where ranks exchange, since times differ more there."""
 
 
 class _Clock:
@@ -65,8 +67,8 @@ def groups_in(context: Any, layout: Layout) -> ReplicaGroups:
 
 
 POINTS: Mapping[str, tuple[Callable[..., dict[str, float]], str, str, dict[str, Any]]] = {
-    "predict": (Subject.predicted, "tokens", "lengths", {"bare": True}),
-    "train": (Subject.trained, "tokens", "lengths", {"bare": True}),
+    "predict": (Subject.predicted, "tokens", "lengths", {"passes": True}),
+    "train": (Subject.trained, "tokens", "lengths", {"passes": True}),
     "read": (Subject.read, "tokens", "lengths", {}),
     "decode": (Subject.decoded, "rows", "contexts", {"unit": 1}),
 }
@@ -81,18 +83,13 @@ def profiled(
     place = folder / f"{what}-{tp}-{timer.together[0].index}"
     subjects = [_subject(config, blocks, groups, timer, place, sides) for blocks in (FEW, MANY)]
     point, x, y, how = POINTS[what]
-    more = partial(_has_time, timer, timer.spent + budget_s)
-    return points_of(subjects, more, point, getattr(sides, x), getattr(sides, y), **how)
-
-
-def _has_time(timer: Timer, until: float) -> bool:
-    return timer.spent < until
+    return points_of(subjects, timer, budget_s, point, getattr(sides, x), getattr(sides, y), **how)
 
 
 def _subject(
     config: DecoderConfig, blocks: int, groups: ReplicaGroups, timer: Timer, folder: Path, sides: Sides
 ) -> Subject:
-    engine = opened(folder / str(blocks), replace(config, blocks=blocks), TRAINED, groups, timer, 10**6)
+    engine = opened(folder / str(blocks), replace(config, blocks=blocks), TRAINED, groups, timer, WHOLE)
     return Subject(engine, timer, config.vocabulary_size, shortest=sides.lengths[0])
 
 

@@ -1,7 +1,7 @@
 """What a worker does in a step of a profile: one thing is measured, by all workers at once, and all know the result."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,23 +13,18 @@ import torch
 
 from hpcrl.algos.builder import Builder
 from hpcrl.algos.profile_links import copy_speed, disk, host_copies, links, memory_speed, product_rates
-from hpcrl.algos.profile_subject import Subject, Timer, opened, usual
+from hpcrl.algos.profile_rounds import points_of
+from hpcrl.algos.profile_subject import WHOLE, Subject, Timer, opened
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.archives import text_row
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
-from hpcrl.placement.profile_points import FEW, MANY, Grid, Timed, explored
+from hpcrl.placement.profile_points import FEW, MANY, Timed
 from hpcrl.placement.profile_tasks import ProfiledModel, Task, Told, models_in, task_in
 from hpcrl.placement.rates import Link, Links
 from hpcrl.workers.host import Outcome, Work
-
-WHOLE = 10**6
-"""Tokens of a micro-batch: a call is one."""
-ROUNDS = 5
-"""In which each point is measured, while there is time."""
-Point = Callable[[Subject, int, int], dict[str, float]]
 
 
 class Measurer:
@@ -99,15 +94,15 @@ class Measurer:
         subjects = [self._subject(model, task, folder / str(blocks), blocks) for blocks in (FEW, MANY)]
         timer, sides = self._timer, model.sides
         timer.until = timer.spent + budget
-        explore = partial(points_of, subjects, lambda: timer.spent < timer.until)
+        explore = partial(points_of, subjects, timer)
         match task.what:
             case "predict":
-                return explore(Subject.predicted, sides.tokens, sides.lengths, bare=True)
+                return explore(budget, Subject.predicted, sides.tokens, sides.lengths, passes=True)
             case "train":
-                return explore(Subject.trained, sides.tokens, sides.lengths, bare=True)
+                return explore(budget, Subject.trained, sides.tokens, sides.lengths, passes=True)
             case _:
-                read = explore(Subject.read, sides.tokens, sides.lengths)
-                return read + explore(Subject.decoded, sides.rows, sides.contexts, unit=1)
+                read = explore(budget / 2, Subject.read, sides.tokens, sides.lengths)
+                return read + explore(budget / 2, Subject.decoded, sides.rows, sides.contexts, unit=1)
 
     def _subject(self, model: ProfiledModel, task: Task, folder: Path, blocks: int) -> Subject:
         config = replace(model.model, blocks=blocks)
@@ -132,42 +127,6 @@ def alone(groups: ReplicaGroups) -> ReplicaGroups:
     rank = groups.tp.ranks[groups.tp.index]
     single = Group((rank,), rank, groups.tp.device)
     return replace(groups, dp=single, pp=single)
-
-
-def points_of(
-    subjects: Sequence[Subject],
-    more: Callable[[], bool],
-    point: Point,
-    x: tuple[int, int],
-    y: tuple[int, int],
-    *,
-    bare: bool = False,
-    unit: int = 0,
-) -> list[Timed]:
-    """Of models of few blocks and of many, on a grid that all else follows from; `bare`: also with texts of which the
-    last token alone predicts something."""
-    made: dict[tuple[int, int], list[list[dict[str, float]]]] = {}
-
-    def measured(at: int, length: int) -> float:
-        if (at, length) not in made:
-            made[at, length] = [[point(subject, at, length) for subject in subjects]]
-        return sum(sum(of.values()) for of in made[at, length][0])
-
-    grid: Grid = explored(measured, x, y, unit or y[-1], more)
-    places = [(at, length) for at in grid.xs for length in (*grid.ys, *(0,) * bare)]
-    for at, length in places:
-        measured(at, length)
-    for place in places * (ROUNDS - 1):  # again and again, later: what disturbed one time is gone another
-        if more():
-            made[place].append([point(subject, *place) for subject in subjects])
-    return [Timed(what, *place, *taken) for place in places for what, taken in _usual(made[place])]
-
-
-def _usual(rounds: Sequence[Sequence[Mapping[str, float]]]) -> Iterator[tuple[str, list[float]]]:
-    """What was measured, and what is usual of each subject in its rounds."""
-    for what in rounds[0][0]:
-        of_subjects = zip(*([of[what] for of in subjects] for subjects in rounds), strict=True)
-        yield what, [usual([(seconds,) for seconds in of])[0] for of in of_subjects]
 
 
 def _named(side: str, found: Links) -> dict[str, Link]:

@@ -18,7 +18,7 @@ import torch
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
-from hpcrl.engines.engine import Columns, Engine, EngineContext, Objective, Sequences, Statistic, Update
+from hpcrl.engines.engine import Columns, Engine, EngineContext, EngineState, Objective, Sequences, Statistic, Update
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import config_to_json, parameters_of
 from hpcrl.models.kernels import Kernels
@@ -32,8 +32,12 @@ from hpcrl.processes import waited_s
 from hpcrl.workers.host import nobody_is_told
 from hpcrl.workers.meter import Meter
 
+WHOLE = 10**6
+"""Tokens of a micro-batch: a call is one."""
 ROUNDS = 17
 """Of a profiled generation."""
+SEVERAL = 5
+"""Micro-batches of a call by which what it does once is told from what it does for each."""
 DISTURBED = 0.05
 """A worker that waited for a processor for a larger share of a call was disturbed by others."""
 AGAIN = 3
@@ -43,9 +47,13 @@ SPREAD = 0.03
 
 
 class Taken(NamedTuple):
-    """Seconds of a call until the last of its workers had ended, and of phases within it."""
+    """Seconds of a call."""
 
     whole: float
+    """Until the last of its workers had ended."""
+    each: float
+    """Of a worker, on average, as are those of phases. In each of many short calls another worker is the last, and a
+    long call is no sum of these."""
     backward: float = 0.0
     optimizer: float = 0.0
     waited: float = 0.0
@@ -80,24 +88,26 @@ class Timer:
     disturbed: int = 0
     """Calls of which there was none that nobody disturbed."""
 
-    def slowest(self, numbers: Sequence[float]) -> list[float]:
-        """Of each number, the largest that a worker has."""
-        found = torch.tensor(numbers, dtype=torch.float64)
+    def meet(self, numbers: Sequence[float] = (0.0,)) -> tuple[list[float], list[float]]:
+        """Once all workers are here: of each number the mean of theirs, and the largest."""
+        means = most = torch.tensor(numbers, dtype=torch.float64)
         for group in self.together:
-            found = group.gathered(found.to(self.device)).amax(0).cpu()
-        return found.tolist()
+            of_all = group.gathered(torch.stack([means, most]).to(self.device)).cpu()
+            means, most = of_all[:, 0].mean(0), of_all[:, 1].amax(0)
+        return means.tolist(), most.tolist()
 
     def timed(self, action: Callable[[], Any]) -> Taken:
         """Once, from when all were ready."""
         self._finish()
-        self.slowest([0.0])
+        self.meet()
         self.meter.begin()
         waited, begun = waited_s(), self.now()
         action()
         self._finish()
         whole, waited = self.now() - begun, waited_s() - waited
         seconds = self.meter.taken(0.0, whole).seconds
-        taken = Taken(*self.slowest([whole, seconds.backward, seconds.optimizer, waited]))
+        (each, *phases, _), (last, *_, longest) = self.meet([whole, seconds.backward, seconds.optimizer, waited])
+        taken = Taken(last, each, *phases, longest)
         self.spent += taken.whole
         return taken
 
@@ -121,12 +131,17 @@ class Timer:
             torch.cuda.synchronize(self.device)
 
 
+Point = Callable[[Sequence[int], Sequence[int]], dict[str, float]]
+"""Prompts and responses of a call → seconds of its parts."""
+
+
 class Subject:
     """An engine, and calls of it that are timed."""
 
-    def __init__(self, engine: Engine, timer: Timer, vocabulary: int, *, shortest: int = 24, repeats: int = 2) -> None:
+    def __init__(self, engine: Any, timer: Timer, vocabulary: int, *, shortest: int = 24, repeats: int = 2) -> None:
         """`shortest`: tokens of texts of which the last alone predicts something."""
-        self._engine = engine
+        self._engine: Engine = engine
+        self._state: EngineState = engine
         self._timer = timer
         self._vocabulary = vocabulary
         self._shortest = shortest
@@ -156,24 +171,41 @@ class Subject:
     # Points of a profile, each by its number of tokens or rows and a length
 
     def predicted(self, tokens: int, length: int) -> dict[str, float]:
-        return {"forward": self.inference(*self._sides(tokens, length)).whole}
+        """Without tokens: what a call does once."""
+        return self._passes(self._inferred, tokens, length)
 
     def trained(self, tokens: int, length: int) -> dict[str, float]:
-        of = self.train_step(*self._sides(tokens, length))
-        taught = of.whole - of.backward - of.optimizer
-        return {"taught": taught, "backward": of.backward, "update": of.optimizer}
+        """Without tokens: what a call does once."""
+        return self._passes(self._taught, tokens, length)
+
+    def _passes(self, point: Point, tokens: int, length: int) -> dict[str, float]:
+        if tokens:
+            return point(*self._sides(tokens, length))
+        one, several = [1], [1] * SEVERAL
+        self._state.cut(self._shortest)
+        single = point(one, [self._shortest - 1])
+        together = point(several, [self._shortest - 1] * SEVERAL)
+        self._state.cut(WHOLE)
+        return {of: single[of] - (together[of] - single[of]) / (SEVERAL - 1) for of in single}
+
+    def _inferred(self, prompts: Sequence[int], responses: Sequence[int]) -> dict[str, float]:
+        return {"forward": self.inference(prompts, responses).each}
+
+    def _taught(self, prompts: Sequence[int], responses: Sequence[int]) -> dict[str, float]:
+        of = self.train_step(prompts, responses)
+        return {"taught": of.each - of.backward - of.optimizer, "backward": of.backward, "update": of.optimizer}
 
     def read(self, tokens: int, length: int) -> dict[str, float]:
         """Prompts: what twice as many of them take longer."""
         texts = unlike(tokens, length)
         count = len(texts)
-        once = self.generate(texts, range(count), 1, 1, count)[0].whole
-        twice = self.generate([*texts, *texts], range(2 * count), 1, 1, count)[0].whole
+        once = self.generate(texts, range(count), 1, 1, count)[0].each
+        twice = self.generate([*texts, *texts], range(2 * count), 1, 1, count)[0].each
         return {"prefill": twice - once, "begin": 2 * once - twice}
 
     def decoded(self, rows: int, seen: int) -> dict[str, float]:
-        begun = self.generate([seen] * rows, range(rows), 1, 1, rows)[0].whole
-        whole = self.generate([seen] * rows, range(rows), ROUNDS, ROUNDS, rows)[0].whole
+        begun = self.generate([seen] * rows, range(rows), 1, 1, rows)[0].each
+        whole = self.generate([seen] * rows, range(rows), ROUNDS, ROUNDS, rows)[0].each
         return {"decode": (whole - begun) / (ROUNDS - 1)}
 
     def _sides(self, tokens: int, length: int) -> tuple[list[int], list[int]]:

@@ -209,7 +209,7 @@ class CostModel:
         return round(found + self.rates.fixed.call_ns + self._rows(at))
 
     def _training(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
-        found, once = 0.0, self._updating(role, costs, config, at)
+        found, once = 0.0, costs.once("training") + self._updating(role, costs, config, at)
         of_minibatches = self.workload.trained(at.layout.dp, tokens, self._shares(role))
         ways = (True, False) if _teaches_routers(costs.config, config) else (True,)
         every = [part for parts in of_minibatches for part in parts]
@@ -222,7 +222,7 @@ class CostModel:
     def _predicting(self, role: str, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
         parts = self.workload.predicted(at.layout.dp, tokens, self._shares(role))
         slowest, count = max(self._lasting(costs, parts, at, trains=False)), max(map(len, parts))
-        return slowest + count * self._between_passes(role, config, at, passes=1)
+        return costs.once("inference") + slowest + count * self._between_passes(role, config, at, passes=1)
 
     def _generating(self, call: MFC, costs: ModelCosts, config: ModelConfig, at: _Arranged, tokens: int) -> float:
         pp, link, role = at.layout.pp, self._line(at).send, call.role
@@ -232,7 +232,7 @@ class CostModel:
         for rows, part in zip(parts, of_parts, strict=True):
             moved = costs.sent(np.where(part.tokens_V > 0, part.tokens_V, part.rows_V))
             sent = (link.latency_ns + moved / link.bytes_per_s * 1e9) * (part.rows_V > 0) * (pp > 1)
-            once = max(costs.beginning(len(rows), stage) for stage in range(pp)) if rows else 0.0
+            once = costs.once("generation") if rows else 0.0
             found.append(once + visits_duration(costs.visits(part), sent, part))
         return max(found) + self._between_passes(role, config, at, passes=1)
 

@@ -17,7 +17,7 @@ from hpcrl.placement.activations import kept_per_token
 from hpcrl.placement.exchanges import Party, gathered, scattered
 from hpcrl.placement.flops import ModelFlops, flops_of
 from hpcrl.placement.memory import BYTES, state_size
-from hpcrl.placement.rates import SECOND, Part, Pass, Piece, Rates, Surface
+from hpcrl.placement.rates import SECOND, Once, Part, Pass, Piece, Rates, Surface
 from hpcrl.placement.shards import Cut, stages
 from hpcrl.placement.visits import Visits
 from hpcrl.placement.workload import MicroBatches
@@ -76,13 +76,14 @@ class ModelCosts:
         found[-1] += self._part("head", of, sizes.labels_M, ones)
         return np.split(found, np.cumsum([len(part) for part in parts])[:-1], axis=1)
 
-    def beginning(self, rows: int, stage: int) -> float:
-        """Of a generation of so many rows: what is done once, for caches and matrices."""
-        blocks, around = self._measured("block", "begin"), self._measured("entry", "begin")
+    def once(self, kind: Once) -> float:
+        """What a call does once beside its passes, on the stage where that takes longest: for its arrays, caches,
+        gradients."""
+        blocks, around = self._measured("block", kind), self._measured("entry", kind)
         if blocks is None or around is None:
-            return float(self.rates.fixed.pass_ns)
-        x, y = np.array([rows]), np.ones(1)
-        return float((self._blocks[stage] * blocks.at(x, y) + around.at(x, y))[0])
+            return float(self.rates.fixed.pass_ns) if kind == "generation" else 0.0
+        one = np.ones(1)
+        return float((max(self._blocks) * blocks.at(one, one) + around.at(one, one))[0])
 
     def visits(self, of: Visits) -> list[np.ndarray]:
         """[V] of each stage: each visit of a generation; one array of all stages that take as long."""

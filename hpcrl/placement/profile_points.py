@@ -17,13 +17,13 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.placement.flops import flops_of
 from hpcrl.placement.memory import parameters_held
 from hpcrl.placement.model_costs import block_shape, head_shape
-from hpcrl.placement.rates import Measured, Part, Pass, Piece, Surface
+from hpcrl.placement.rates import Measured, Once, Part, Pass, Piece, Surface
 from hpcrl.placement.shards import Cut
 
 FEW, MANY = 1, 3
 """Blocks of the models that are profiled: what one block takes is a difference."""
 CLOSE = 0.05
-"""Points that were left out are to be within this share of what the others say."""
+"""Points that were left out are to be within this share of what the others say, where times are steady enough."""
 DENSEST = 6
 """Points along one side of a grid, at most."""
 What = Literal["predict", "train", "generate"]
@@ -77,15 +77,20 @@ def _power(number: int) -> int:
 
 
 def explored(
-    measure: Callable[[int, int], float], x: tuple[int, int], y: tuple[int, int], unit: int, more: Callable[[], bool]
+    measure: Callable[[int, int], float],
+    x: tuple[int, int],
+    y: tuple[int, int],
+    unit: int,
+    more: Callable[[], bool],
+    close: Callable[[], float] = lambda: CLOSE,
 ) -> Grid:
-    """The grid between these points that what lies between its points follows from. `unit`: what x is a multiple of;
-    y is a power of two. `measure` says the same of a point each time. Refining ends where `more` does not
-    hold.
+    """The grid between these points that what lies between its points follows from, within a share that is `close`.
+    `unit`: what x is a multiple of; y is a power of two. `measure` says the same of a point each time. Refining ends
+    where `more` does not hold.
     """
     grid = Grid(x, y)
     _measured(measure, grid)
-    while more() and (found := _worst(measure, grid, unit)) is not None:
+    while more() and (found := _worst(measure, grid, unit, close)) is not None:
         side, number = found
         grid = grid._replace(**{side: tuple(sorted({*getattr(grid, side), number}))})
         _measured(measure, grid)
@@ -96,14 +101,16 @@ def _measured(measure: Callable[[int, int], float], grid: Grid) -> Surface:
     return Surface.of([(x, y, measure(x, y)) for x in grid.xs for y in grid.ys])
 
 
-def _worst(measure: Callable[[int, int], float], grid: Grid, unit: int) -> tuple[str, int] | None:
+def _worst(
+    measure: Callable[[int, int], float], grid: Grid, unit: int, close: Callable[[], float]
+) -> tuple[str, int] | None:
     """The side and the number that the grid lacks most, of those that lie between its points; None where all follow."""
     surface = _measured(measure, grid)
     held_out = [("xs", x, (x, grid.ys[0])) for x in _between(grid.xs, unit) if len(grid.xs) < DENSEST]
     held_out += [("ys", y, (grid.xs[-1], y)) for y in _halves(grid.ys) if len(grid.ys) < DENSEST]
     found = [(_error(surface, at, measure(*at)), side, number) for side, number, at in held_out]
     error, side, number = max(found, default=(0.0, "", 0))
-    return (side, number) if error > CLOSE else None
+    return (side, number) if error > close() else None
 
 
 def _error(surface: Surface, at: tuple[int, int], took: float) -> float:
@@ -130,7 +137,7 @@ class PartTimes:
     """What the parts of a model took on each of `tp` workers, out of whole calls of models of few and of many blocks.
 
     `config` has its head; `points` are of one grid for each kind of call, labels at the shortest length besides (with a
-    length of 0: one of each text).
+    length of 0: one of each text), and without tokens what a call does once, which is in all others too.
     """
 
     config: DecoderConfig
@@ -146,20 +153,40 @@ class PartTimes:
         for of in ("forward", "taught", "backward"):
             if of in whats:
                 found += self._passes(of)
+        if "forward" in whats:
+            found += self._done_once("inference", "forward")
         if "update" in whats:
-            found.append(self._update())
+            found += [self._update(), *self._done_once("training", "taught", "backward")]
         return found + (self._generation() if "prefill" in whats else [])
 
     @cached_property
+    def _once(self) -> Mapping[str, Timed]:
+        """Kind of pass → what calls of such passes do once."""
+        return {it.what: it for it in self.points if it.x == 0 and it.what != "update"}
+
+    @cached_property
     def _few(self) -> Mapping[Key, float]:
-        return {it.key: it.few for it in self.points}
+        return {it.key: it.few - (self._once[it.what].few if it.what in self._once else 0.0) for it in self._placed}
 
     @cached_property
     def _many(self) -> Mapping[Key, float]:
-        return {it.key: it.many for it in self.points}
+        return {it.key: it.many - (self._once[it.what].many if it.what in self._once else 0.0) for it in self._placed}
+
+    @property
+    def _placed(self) -> list[Timed]:
+        return [it for it in self.points if it.x]
+
+    def _done_once(self, kind: Once, *passes: Pass) -> list[Measured]:
+        own = [self._once[of] for of in passes if of in self._once]
+        few, many = sum(it.few for it in own), sum(it.many for it in own)
+        block = max(0.0, many - few) / (MANY - FEW)
+        return [
+            self._piece("block", kind, [(1, 1, block)]),
+            self._piece("entry", kind, [(1, 1, few - FEW * block)]),
+        ]
 
     def _grid(self, what: str) -> Grid:
-        keys = [it.key for it in self.points if it.what == what]
+        keys = [it.key for it in self._placed if it.what == what]
         return Grid(tuple(sorted({x for _, x, _ in keys})), tuple(sorted({y for _, _, y in keys if y})))
 
     def _passes(self, of: Pass) -> list[Measured]:
@@ -175,7 +202,7 @@ class PartTimes:
 
     def _update(self) -> Measured:
         """By the updates of the largest calls: how many tokens these have makes no difference."""
-        key = max((it.key for it in self.points if it.what == "update"), key=lambda it: it[1:])
+        key = max((it.key for it in self._placed if it.what == "update"), key=lambda it: it[1:])
         taken = {FEW: self._few[key], MANY: self._many[key]}
         sizes = [(_numel(self.config, blocks, self.tp), 1, seconds) for blocks, seconds in taken.items()]
         return self._piece("update", "taught", sizes)
@@ -192,8 +219,8 @@ class PartTimes:
             self._piece("entry", "decode", [(1, 1, 0.0)]),
             self._blocks("prefill", texts),
             self._piece("entry", "prefill", [(x, 1, self._entering(x, shortest, draw.surface)) for x in texts.xs]),
-            self._piece("block", "begin", [(1, 1, begin)]),
-            self._piece("entry", "begin", [(1, 1, self._few["begin", least, shortest] - begin)]),
+            self._piece("block", "generation", [(1, 1, begin)]),
+            self._piece("entry", "generation", [(1, 1, self._few["begin", least, shortest] - begin)]),
         ]
 
     def _blocks(self, of: Pass, grid: Grid) -> Measured:

@@ -21,8 +21,10 @@ SECOND = 1e9
 Part = Literal["block", "entry", "head", "update"]
 """Of a model: one of its blocks; what comes before the first and with every pass (vectors of tokens, the host's work);
 what comes after the last; what an optimizer does with its own share."""
-Pass = Literal["forward", "taught", "backward", "begin", "prefill", "decode"]
-"""forward: without gradients; taught: the same for a backward pass that follows; begin: what a generation does once."""
+Pass = Literal["forward", "taught", "backward", "prefill", "decode", "inference", "training", "generation"]
+"""forward: without gradients; taught: the same for a backward pass that follows; the last three: what a call of that
+kind does once, however many passes it has."""
+Once = Literal["inference", "training", "generation"]
 
 
 class Link(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ def test_calls_of_unseen_lengths_last_as_long_as_a_profile_of_the_same_minute_sa
     for attempt in range(3):  # other work on the same cores may make it slower than its profile, or faster
         write_inputs(tmp_path / str(attempt))
         with gloo_pool(1) as pool:
-            found = costs.compared(pool, tmp_path / str(attempt), "small", ("d1",), sides, 3.0, repeats=2, cpu=True)
+            found = costs.compared(pool, tmp_path / str(attempt), "small", ("d1",), sides, 3.0, cpu=True)
         assert [it.kind for it in found] == ["inference", "train_step", "generate"]
         if max(it.error for it in found) <= BOUND:
             return

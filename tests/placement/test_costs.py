@@ -78,8 +78,10 @@ def linear(experiment: Any) -> Rates:
         measured("update", "taught", "", 0, 0),
         measured("block", "prefill", of_block, 12, 3),
         measured("block", "decode", of_block, 7, 4),
-        measured("block", "begin", of_block, 0, 0),
-        measured("entry", "begin", of_head, 2, 0),
+        measured("block", "generation", of_block, 0, 0),
+        measured("entry", "generation", of_head, 0, 0),
+        measured("block", "training", of_block, 0, 0),
+        measured("entry", "training", of_head, 4000, 0),
         measured("entry", "prefill", of_head, 1, 0),
         measured("entry", "decode", of_head, 0, 0),
         measured("head", "decode", of_head, 50, 0),
@@ -107,7 +109,7 @@ def test_a_train_step_is_the_sum_of_its_measured_passes_by_hand(experiment: Any)
                 block, short = 1000 + each * tokens + pair * pairs, 1000 + each * tokens + pair * tokens
                 expected += model.blocks * block - ends * left * short
             expected += 2000 + 4 * tokens + 2000 + 300 * labels
-        expected += 1000
+        expected += 1000 + 1000 * model.blocks + 5000  # an update, and what a minibatch takes once
     found = costs.call_nanoseconds(calls(experiment)["actor_train"], placed(Layout()))
     assert isclose(found, expected * work.passes + 77, abs_tol=1)
 
@@ -117,7 +119,7 @@ def test_a_generation_is_the_sum_of_its_measured_visits_by_hand(experiment: Any)
     costs = model_of(few, linear(experiment))
     blocks, (part,) = costs.models["actor"].blocks, costs.workload.generated(1, 1, 3, 64)
     visits = (of[part.order_V] for of in (part.rows_V, part.tokens_V, part.pairs_V, part.context_V))
-    expected = 1000 * blocks + 1000 + 2 * costs.workload.samples
+    expected = 1000 * blocks + 1000
     for rows, tokens, pairs, seen in zip(*visits, strict=True):
         block = 12 * tokens + 3 * pairs if tokens else 7 * rows + 4 * (seen + rows) / 2
         expected += blocks * (1000 + block) + 1000 + tokens + 1000 + 50 * rows
