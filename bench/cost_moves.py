@@ -38,7 +38,7 @@ MOVED = (
     ("d2", "t2"), ("t2", "d2"), ("d2", "p2"), ("p2", "d2"), ("t2", "p2"), ("p2", "t2"), ("d1", "d2"), ("d1", "t2"),
 )  # fmt: skip
 RELEASED = ("d1", "t2", "p2")
-REPEATS, TURNS = 3, 2
+REPEATS, TURNS = 3, 4
 SETTLED = 8
 """Releases after which the C library's heap has grown by what a few copies need, and no page is faulted in anew."""
 BYTES = 4

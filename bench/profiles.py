@@ -23,7 +23,7 @@ from hpcrl.placement.rates import Links
 from hpcrl.workers.meter import Meter
 
 TRAINED = TrainedModelConfig(path="", optimizer=OptimizerConfig(lr=1e-5))
-SIDES = Sides(tokens=(64, 512), lengths=(16, 64), rows=(1, 12), contexts=(16, 128))
+SIDES = Sides(tokens=(128, 512), lengths=(16, 128), rows=(1, 12), contexts=(16, 128))
 BUDGET_S = 6.0
 """For each kind of call."""
 EXCHANGING = 2.5

@@ -106,8 +106,8 @@ class Timer:
         self._finish()
         whole, waited = self.now() - begun, waited_s() - waited
         seconds = self.meter.taken(0.0, whole).seconds
-        (each, *phases, _), (last, *_, longest) = self.meet([whole, seconds.backward, seconds.optimizer, waited])
-        taken = Taken(last, each, *phases, longest)
+        means, most = self.meet([whole, seconds.backward, seconds.optimizer, waited])
+        taken = Taken(most[0], means[0], backward=means[1], optimizer=means[2], waited=most[3])
         self.spent += taken.whole
         return taken
 

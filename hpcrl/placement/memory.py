@@ -333,7 +333,7 @@ def generating_memory(
     head = draws * model.vocabulary_size * model.hidden_size / layout.tp
     packed = _packed(model, Cut(0, layout.tp, stage, layout.pp)) if device == "cpu" and size <= 4 else 0
     tables = draws * model.vocabulary_size * rows * numbers
-    visiting = prefill.visiting(longest=longest_prompt)
+    visiting = prefill.visiting(longest=longest_prompt) + prefill.let_go_late
     layers, recorded = stages(model, layout.pp)[stage], is_recorded(generation, layout, device)
     return replace(
         memory,

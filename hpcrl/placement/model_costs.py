@@ -49,8 +49,10 @@ class Place(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of what goes through a stage: tokens, those that predict something, the length of texts with as many pairs."""
+    """Of what goes through a stage: texts, tokens, those that predict something, the length of texts with as many
+    pairs."""
 
+    texts_M: np.ndarray
     tokens_M: np.ndarray
     labels_M: np.ndarray
     lengths_M: np.ndarray
@@ -72,7 +74,7 @@ class ModelCosts:
         found = self._of_blocks(of, sizes)
         if of == "backward" and self.place.recompute:
             found += self._of_blocks("taught", sizes)
-        found[0] += self._part("entry", of, sizes.tokens_M, ones)
+        found[0] += self._part("entry", of, sizes.tokens_M, ones) + self._part("text", of, sizes.texts_M, ones)
         found[-1] += self._part("head", of, sizes.labels_M, ones)
         return np.split(found, np.cumsum([len(part) for part in parts])[:-1], axis=1)
 
@@ -143,7 +145,7 @@ class ModelCosts:
         """What tensor ranks exchange: rows that a layer begins with, and sums of what it gives, twice a block."""
         if tp.size == 1:
             return np.zeros(len(rows))
-        times = {"block": 2.0, "entry": 0.5, "head": 0.5, "update": 0.0}[part]
+        times = {"block": 2.0, "entry": 0.5, "text": 0.0, "head": 0.5, "update": 0.0}[part]
         none, each = (
             times * (gathered(tp, size, self.rates) + scattered(tp, size, self.rates))
             for size in (0.0, float(self.config.hidden_size * BYTES[self.dtype]))
@@ -154,6 +156,8 @@ class ModelCosts:
         size, fixed, bandwidth = BYTES[self.dtype], self.rates.fixed, self.rates.bytes_per_s / SECOND
         hidden, tp = self.config.hidden_size, self.place.tp.size
         passes = 2 if of == "backward" else 1
+        if part == "text":
+            return np.zeros(len(x))  # of models that nobody has measured it is in what each pass takes
         if part == "entry":
             host = fixed.round_ns if of == "decode" else fixed.pass_ns
             return host * (of != "backward") + 2 * passes * x * hidden * size / tp / bandwidth
@@ -229,4 +233,4 @@ def _seen(lengths: np.ndarray, window: int) -> np.ndarray:
 
 def _sizes(batches: MicroBatches) -> Sizes:
     tokens = batches.tokens_M
-    return Sizes(tokens, batches.labels_M, 2 * batches.pairs_M / np.maximum(1, tokens) - 1)
+    return Sizes(batches.texts_M, tokens, batches.labels_M, 2 * batches.pairs_M / np.maximum(1, tokens) - 1)

@@ -75,7 +75,7 @@ class MicroBatch:
             narrowed = self._table * self.size / self.state * (self.size < self.state)
             of_head += 2 * self._table + narrowed + 2 * matrix * self.state
         on_the_way = 2 * self.number * self.model.hidden_size * (self.layout.pp > 1)
-        return max(of_head, kept + of_block) + self._turns + self._let_go_late + on_the_way
+        return max(of_head, kept + of_block) + self._turns + self.let_go_late + on_the_way
 
     def visiting(self, *, picks: bool = False, longest: int | None = None) -> float:
         """What a block takes at once without gradients: the rows that it is given and has added to, what attention has
@@ -86,7 +86,7 @@ class MicroBatch:
         """
         model, number = self.model, self.number
         own = number * model.hidden_size
-        held = 2 * own + number * model.query_size + self._turns + self._let_go_late
+        held = 2 * own + number * model.query_size + self._turns
         within = number * (3 * (model.query_size + model.kv_size) - model.hidden_size)
         within += self.scores(self.model.max_positions if longest is None else longest) / 2
         exchanged = own * ((self.stage > 0) + (not self.is_last))
@@ -107,8 +107,8 @@ class MicroBatch:
         return self.tokens * self.model.head_dim * self.state * (self.model.positions == "rotary")
 
     @property
-    def _let_go_late(self) -> float:
-        """Of rows that were gathered: gloo's threads free what they had when they come to it."""
+    def let_go_late(self) -> float:
+        """Rows that were gathered to train or generate: gloo's threads free what they had when they come to it."""
         return (self.rows + self.rows / self.layout.tp) * (self._is_shared and self.device == "cpu")
 
     @property
@@ -151,5 +151,5 @@ class MicroBatch:
         vocabulary, the table, and what is made of it."""
         made = logits_per_piece(self._vocabulary, self._chunk, self.device) * self.state
         own = self.rows / self.layout.tp
-        late = own * (self._is_shared and self.device == "cpu")  # as `_let_go_late`, of the rank's own rows
+        late = own * (self._is_shared and self.device == "cpu")  # as `let_go_late`, of the rank's own rows
         return 2 * own + late + self.rows * self._is_shared + self._table + made

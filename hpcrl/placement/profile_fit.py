@@ -23,9 +23,9 @@ from hpcrl.placement.rates import Link, Measured, Part, Pass, Piece, Rates, Surf
 
 Kind = Pass | Literal["update"]
 PARTS: Mapping[Kind, tuple[Part, ...]] = {
-    "forward": ("block", "entry", "head"),
-    "taught": ("block", "entry", "head"),
-    "backward": ("block", "entry", "head"),
+    "forward": ("block", "entry", "text", "head"),
+    "taught": ("block", "entry", "text", "head"),
+    "backward": ("block", "entry", "text", "head"),
     "prefill": ("block", "entry"),
     "decode": ("block", "entry", "head"),
     "update": ("update",),

@@ -191,14 +191,30 @@ class PartTimes:
 
     def _passes(self, of: Pass) -> list[Measured]:
         grid = self._grid(of)
-        around = [self._around(of, tokens, grid.ys[0]) for tokens in grid.xs]
+        shortest, text = grid.ys[0], self._text(of, grid)
+        around = [self._around(of, tokens, shortest) for tokens in grid.xs]
         heads = [(tokens, 1, head) for tokens, (head, _) in zip(grid.xs, around, strict=True)]
-        entries = [(tokens, 1, entry) for tokens, (_, entry) in zip(grid.xs, around, strict=True)]
+        entries = [
+            (tokens, 1, entry - text * _texts(tokens, shortest))
+            for tokens, (_, entry) in zip(grid.xs, around, strict=True)
+        ]
         return [
             self._blocks(of, grid),
             self._piece("head", of, [(0, 1, 0.0), *heads]),
             self._piece("entry", of, entries),
+            self._piece("text", of, [(0, 1, 0.0), (1, 1, text)]),
         ]
+
+    def _text(self, of: Pass, grid: Grid) -> float:
+        """What each text of a pass takes beside its tokens: by as many tokens in short texts and in long ones."""
+        short, long = grid.ys[0], grid.ys[-1]
+        fewer = sum(_texts(x, short) - _texts(x, long) for x in grid.xs)
+        less = sum(self._around_blocks(of, x, short) - self._around_blocks(of, x, long) for x in grid.xs)
+        return max(0.0, less / fewer) if fewer else 0.0
+
+    def _around_blocks(self, of: Pass, tokens: int, length: int) -> float:
+        key = (of, tokens, length)
+        return self._few[key] - FEW * self._block(key)
 
     def _update(self) -> Measured:
         """By the updates of the largest calls: how many tokens these have makes no difference."""
@@ -254,6 +270,11 @@ class PartTimes:
         shape = shapes.get(part, head_shape(self.config))
         surface = Surface.of([(x, y, 1e9 * max(0.0, seconds)) for x, y, seconds in points])
         return Measured(Piece(part, of, shape, self.backend, self.dtype, self.tp), surface)
+
+
+def _texts(tokens: int, length: int) -> int:
+    """Of which so many tokens consist, at least one."""
+    return max(1, tokens // length)
 
 
 def _numel(config: DecoderConfig, blocks: int, tp: int) -> int:

@@ -18,9 +18,9 @@ from hpcrl.config.bounds import Tokens
 SECOND = 1e9
 """Nanoseconds."""
 
-Part = Literal["block", "entry", "head", "update"]
+Part = Literal["block", "entry", "text", "head", "update"]
 """Of a model: one of its blocks; what comes before the first and with every pass (vectors of tokens, the host's work);
-what comes after the last; what an optimizer does with its own share."""
+the host's work for each text of a pass; what comes after the last; what an optimizer does with its own share."""
 Pass = Literal["forward", "taught", "backward", "prefill", "decode", "inference", "training", "generation"]
 """forward: without gradients; taught: the same for a backward pass that follows; the last three: what a call of that
 kind does once, however many passes it has."""
@@ -158,8 +158,8 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """By tokens and their texts' length; in decoding by rows and the tokens that each sees; of a head by labels; of an
-    update by elements. What has no second number has it 1."""
+    """By tokens and their texts' length; in decoding by rows and the tokens that each sees; of a head by labels; of
+    texts by their number; of an update by elements. What has no second number has it 1."""
 
     piece: Piece
     surface: Surface

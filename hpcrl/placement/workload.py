@@ -52,6 +52,10 @@ class MicroBatches:
         return len(self.labels_M)
 
     @cached_property
+    def texts_M(self) -> np.ndarray:
+        return np.bincount(self.batch_X, minlength=len(self))
+
+    @cached_property
     def tokens_M(self) -> np.ndarray:
         return self._of_batch(self.lengths_X)
 

@@ -51,28 +51,29 @@ def test_sides_are_of_whole_texts_that_the_model_takes(tokens: int) -> None:
 
 
 def test_parts_come_back_out_of_whole_calls() -> None:
-    """Times made of known parts: a block 5 + 2 a token, a head 7 a label, an entry of 11, and 400 + 30 a block in each
-    call; rows that predict nothing leave the last block after its attention."""
+    """Times made of known parts: a block 5 + 2 a token, a head 7 a label, an entry of 11, 3 a text, and 400 + 30 a
+    block in each call; rows that predict nothing leave the last block after its attention."""
     flops = flops_of(replace(MODEL, blocks=1))
     assert flops is not None
     ends = flops.forward_pass.end / flops.forward_pass.row
 
-    def whole(blocks: int, tokens: int, labels: int) -> float:
+    def whole(blocks: int, tokens: int, labels: int, texts: int) -> float:
         block = 5 + 2 * tokens
-        return once(blocks) + 11 + blocks * block - ends * (1 - labels / tokens) * block + 7 * labels
+        return once(blocks) + 11 + 3 * texts + blocks * block - ends * (1 - labels / tokens) * block + 7 * labels
 
     def once(blocks: int) -> float:
         return 400 + 30 * blocks
 
     points = [Timed("forward", 0, 0, once(FEW), once(MANY))] + [
-        Timed("forward", x, y, whole(FEW, x, x if y else x // 8), whole(MANY, x, x if y else x // 8))
+        Timed("forward", x, y, *(whole(blocks, x, x if y else x // 8, x // (y or 8)) for blocks in (FEW, MANY)))
         for x in (64, 512)
         for y in (8, 64, 0)
     ]
-    block, head, entry, *of_call = (it.surface for it in PartTimes(MODEL, "native", "fp32", 1, points).pieces())
+    block, head, entry, text, *of_call = (it.surface for it in PartTimes(MODEL, "native", "fp32", 1, points).pieces())
     for tokens in (64, 200, 512):
         x, one = np.array([tokens]), np.ones(1)
         assert block.at(x, 20 * one)[0] == pytest.approx((5 + 2 * tokens) * 1e9)
         assert head.at(x, one)[0] == pytest.approx(7e9 * tokens)
         assert entry.at(x, one)[0] == pytest.approx(11e9)
+        assert text.at(x / 8, one)[0] == pytest.approx(3e9 * tokens / 8)
         assert [it.at(x, one)[0] for it in of_call] == pytest.approx([30e9, 400e9])
