@@ -58,6 +58,7 @@ def test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_
 ) -> None:
     assert README == PAGE
     assert main([*PROFILE, "--detach"]) == ExitCode.DONE
+    assert "Once the run has ended, the same command writes profile.json." in capsys.readouterr().err
     until = time.monotonic() + PATIENCE_S
     while len(kept(folder)) < 2:
         assert time.monotonic() < until, "nothing was measured"
@@ -80,6 +81,10 @@ def test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_
         assert f"{RUN.absolute()} is not the run of this profile, but of one {differs}" in capsys.readouterr().err
     assert main(PROFILE) == ExitCode.DONE
     assert "extends it" not in capsys.readouterr().out
+    written = (folder / "profile.json").read_bytes()
+    (folder / "profile.json").unlink()
+    assert main([*PROFILE, "--detach"]) == ExitCode.DONE  # the run has ended: it is time to write
+    assert (folder / "profile.json").read_bytes() == written
     assert main(["search", "wide.yaml", "--profile", "profile.json", "--proposals", "50"]) == ExitCode.CONFIGURATION
     said = capsys.readouterr().err
     assert "does not fit: actor has blocks of shape h64" in said and "Make one with `hpcrl profile`" in said

@@ -43,6 +43,12 @@ def test_the_commands_of_the_page_find_a_plan_that_is_faster_and_fits(folder, ca
     assert written["actor"]["layout"] and written["cluster"] == {"nodes": 2, "workers_per_node": 8, "device": "cuda"}
     assert not {"allocation", "search"} & written.keys()
     assert PLAN[1] == SUBMIT[1] == "best.yaml"
+    typed = ["best.yaml", "--search.device=H100", "--data.batch_size=64"]
+    assert main(["plan", "best.yaml", "--device", "H100", typed[2]]) == ExitCode.DONE
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "A step is expected to take" in shown and f"`hpcrl simulate {' '.join(typed)}`" in shown
+    assert main(["simulate", *typed, "--steps", "2"]) == ExitCode.DONE
+    capsys.readouterr()
     assert main([*SEARCH[:-2], "--json", "--proposals", "2000"]) == ExitCode.DONE
     answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
     main(["search", "best.yaml", "--device", "H100", "--proposals", "10", "--json"])

@@ -1,6 +1,7 @@
 """`hpcrl plan CONFIG`: everything that a run would be, before it is one."""
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rich.text import Text
 from hpcrl.cli import node_table
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.node_table import OnNodes, on_each_number
-from hpcrl.cli.reckoned import duration
+from hpcrl.cli.reckoned import duration, short_forms, whole_option
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import with_nodes
 from hpcrl.config.experiment import ExperimentConfig
@@ -40,7 +41,8 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("config", type=str, help="a YAML file")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    mine, overrides = separate(words, ("--json",))
+    parser.epilog = short_forms()
+    mine, overrides = separate([whole_option(word) for word in words], ("--json",))
     if asks_for_help(mine):
         print(help_with_settings(parser, mine, overrides))
         return int(ExitCode.DONE)
@@ -68,7 +70,8 @@ def run(words: Sequence[str]) -> int:
             console.print("\nOn the most:")
         console.print(render(plan, experiment, models))
         if step is not None:
-            console.print(Text(plain(_step_in_words(step, given.config))))
+            typed = shlex.join([given.config, *(f"--{it}" for it in overrides)])
+            console.print(Text(plain(_step_in_words(step, typed))))
         if why := _who_starts_it(experiment.cluster.type):
             print(f"cluster.type = {experiment.cluster.type}: {why}")
     return int(ExitCode.DONE)
@@ -96,11 +99,12 @@ def _expected_step(experiment: ExperimentConfig) -> ExpectedStep | None:
         return None
 
 
-def _step_in_words(step: ExpectedStep, config: str) -> str:
+def _step_in_words(step: ExpectedStep, typed: str) -> str:
+    """`typed`: the configuration, and settings beside it."""
     notices = " ".join(step.notices)
     return (
         f"A step is expected to take {duration(step.seconds)}, reckoned from {step.source}. {notices} "
-        f"`hpcrl simulate {config}` says what it waits for.\n"
+        f"`hpcrl simulate {typed}` says what it waits for.\n"
     ).replace("  ", " ")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 
 from hpcrl.cli.arguments import LACKING, asks_for_help, command_parser, find_run, parse, separate
 from hpcrl.cli.outputs import try_out, written
@@ -20,28 +20,7 @@ MINUTES = 10.0
 
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser(
-        "profile",
-        "Measure, by a durable run on the workers of a configuration, how long its models' parts take there and what "
-        "links and disks carry; then write a profile for hpcrl search, simulate and plan. Typed again with the same "
-        "--out, it resumes what is not done. With --from, runs nothing: takes the profile out of what the calls of "
-        "runs took.",
-    )
-    parser.add_argument("config", type=str | None, nargs="?", default=None, help="a YAML file; none with --from")
-    parser.add_argument("--out", metavar="FILE", required=True, help="the profile")
-    parser.add_argument(
-        "--from", nargs="+", default=[], metavar="RUN", help="runs, ended or not, whose calls say what a profile says"
-    )
-    parser.add_argument(
-        "--profile",
-        type=str | None,
-        default=None,
-        metavar="FILE",
-        help="with --from: how times are shared between parts of models; else as data sheets say",
-    )
-    parser.add_argument("--run-dir", type=str | None, default=None, help="the run's folder; else FILE.run")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="how long it may take, about (10)")
-    parser.add_argument("--detach", action="store_true", help="submit and return; the same command again writes FILE")
+    parser = _parser()
     mine, overrides = separate(words, OWN)
     if asks_for_help(mine):
         print(help_with_settings(parser, mine, overrides))
@@ -62,9 +41,40 @@ def run(words: Sequence[str]) -> int:
     code = _measured(given.config, place, given.minutes, not given.detach, overrides)
     if code:
         print(f"{given.out} is not written. The same command resumes the run, and writes it.", file=sys.stderr)
-    if code or given.detach:
+        return code
+    if given.detach and not _is_done(place):
+        print(f"Once the run has ended, the same command writes {given.out}.", file=sys.stderr)
         return code
     return _write(given.out, place)
+
+
+def _parser() -> ArgumentParser:
+    parser = command_parser(
+        "profile",
+        "Measure, by a durable run on the workers of a configuration, how long its models' parts take there and what "
+        "links and disks carry; then write a profile for hpcrl search, simulate and plan. Typed again with the same "
+        "--out, it resumes what is not done. With --from, runs nothing: takes the profile out of what the calls of "
+        "runs took.",
+    )
+    parser.add_argument("config", type=str | None, nargs="?", default=None, help="a YAML file; none with --from")
+    parser.add_argument("--out", metavar="FILE", required=True, help="where to write the profile, as JSON")
+    parser.add_argument(
+        "--from", nargs="+", default=[], metavar="RUN", help="runs, ended or not, whose calls the times are taken from"
+    )
+    parser.add_argument(
+        "--profile",
+        type=str | None,
+        default=None,
+        metavar="FILE",
+        help="with --from: a measured profile by which a call's time is divided among its model's parts; else by the "
+        "device's data sheet",
+    )
+    parser.add_argument("--run-dir", type=str | None, default=None, help="the run's folder; else FILE.run")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="of measuring, shared by all tasks (10)")
+    parser.add_argument(
+        "--detach", action="store_true", help="submit and return; typed again at its end, it writes FILE"
+    )
+    return parser
 
 
 def _from_runs(given: Namespace, runs: Sequence[str], overrides: Sequence[str]) -> int:
@@ -98,13 +108,19 @@ def _measured(config: str, place: Path, minutes: float, wait: bool, overrides: S
     experiment = replace(read_experiment(config, [*overrides, "allocation=manual"]), allocation="manual")
     profile, left_out = profile_of(experiment, minutes)
     if (place / "run.json").is_file():
-        refuse_another(run := RunDirectory.look(place), profile)
-        verdict = run.newest_verdict()
-        return int(ExitCode.DONE) if verdict and verdict.state == "done" else resume(place, wait)
+        refuse_another(RunDirectory.look(place), profile)
+        return int(ExitCode.DONE) if _is_done(place) else resume(place, wait)
     for line in left_out:
         print(plain(line), file=sys.stderr)
     print(f"{len(profile.measured.tasks)} things are measured: {place}")
     return submit(profile, place, wait)
+
+
+def _is_done(place: Path) -> bool:
+    from hpcrl.durable.rundir import RunDirectory
+
+    verdict = RunDirectory.look(place).newest_verdict()
+    return verdict is not None and verdict.state == "done"
 
 
 def _write(out: str, place: Path) -> int:

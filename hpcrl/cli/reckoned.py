@@ -16,11 +16,19 @@ from hpcrl.placement.search_inputs import usable_bytes
 from hpcrl.placement.sizes import size_in_words
 from hpcrl.placement.worker_memory import peaks
 
+SHORT = ("profile", "device", "lengths", "prompts", "responses")
+"""Settings of `search` that commands which reckon take without it."""
 
-def whole_option(word: str, short: Collection[str]) -> str:
+
+def whole_option(word: str, short: Collection[str] = SHORT) -> str:
     """An option by its whole name."""
     name, equals, value = word.partition("=")
     return f"--search.{name[2:]}{equals}{value}" if name[:2] == "--" and name[2:] in short else word
+
+
+def short_forms(short: Collection[str] = SHORT) -> str:
+    """What a command's help says of them."""
+    return f"{', '.join(f'--{name} VALUE' for name in short)} are short for --search.{next(iter(short))} and so on."
 
 
 def reckoned_from(lengths: Lengths, experiment: ExperimentConfig, source: str) -> Iterator[str]:

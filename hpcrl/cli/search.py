@@ -17,7 +17,7 @@ from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, find_run, parse, separate
 from hpcrl.cli.outputs import try_out, written
-from hpcrl.cli.reckoned import duration, reckoned_from, whole_option
+from hpcrl.cli.reckoned import SHORT, duration, reckoned_from, short_forms, whole_option
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import changes, with_nodes
 from hpcrl.config.experiment import ExperimentConfig, to_dict
@@ -41,7 +41,7 @@ from hpcrl.placement.sizes import GIB
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.simulation.ordering import in_simulated_order
 
-SHORT = ("profile", "device", "lengths", "prompts", "responses", "proposals")
+ALSO_SHORT = (*SHORT, "proposals")
 """Settings of `search` that this command takes without it."""
 WORKERS = ("cluster.nodes", "cluster.workers_per_node")
 """Of the settings of `cluster`, those that a plan is made for."""
@@ -51,15 +51,17 @@ def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "search",
         "Search for the allocation with the shortest step: where each role is trained, where each call is made, in "
-        "which layout and micro-batches. What the file says of layouts, meshes and calls stays as it is. Starts "
-        "nothing.",
+        "which layout and micro-batches. What the file says of layouts, meshes and calls stays as it is. Takes up to "
+        "about a minute; needs to know the device, by --device, --profile or cluster.slurm.gpu_type. Starts nothing.",
     )
     parser.add_argument("config", type=str, help="a YAML file")
     parser.add_argument("--out", metavar="FILE", help="write the configuration with the best plan; it can be submitted")
-    parser.add_argument("--after", metavar="RUN", help="calibrate by what this run measured; say whether resuming pays")
+    parser.add_argument(
+        "--after", metavar="RUN", help="scale times by what this run took; say whether resuming it pays"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.epilog = f"{', '.join(f'--{name} VALUE' for name in SHORT)} are short for --search.{SHORT[0]} and so on."
-    mine, overrides = separate([whole_option(word, SHORT) for word in words], ("--out", "--after", "--json"))
+    parser.epilog = short_forms(ALSO_SHORT)
+    mine, overrides = separate([whole_option(word, ALSO_SHORT) for word in words], ("--out", "--after", "--json"))
     if asks_for_help(mine):
         print(help_with_settings(parser, mine, overrides))
         return int(ExitCode.DONE)

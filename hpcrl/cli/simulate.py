@@ -16,7 +16,7 @@ from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.outputs import try_out
-from hpcrl.cli.reckoned import does_not_fit, duration, reckoned_from, whole_option
+from hpcrl.cli.reckoned import does_not_fit, duration, reckoned_from, short_forms, whole_option
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.cli.timeline_files import write_timeline
 from hpcrl.config.changes import with_nodes
@@ -45,8 +45,6 @@ from hpcrl.simulation.disturbances import (
 from hpcrl.simulation.ordering import simulated_steps
 from hpcrl.simulation.told import AttemptTold, SimulationTold, told
 
-SHORT = ("profile", "device", "lengths", "prompts", "responses")
-"""Settings of `search` that this command takes without it."""
 STEPS = 10
 MOST_STEPS = 10_000
 ATTEMPTS_SHOWN = 20
@@ -54,22 +52,22 @@ LISTED = {
     "--lose": "NODE@WHEN: a node is gone without a word, at 40s, 2h, or once step3 opens",
     "--preempt": "NODE@WHEN:NOTICE: a node is told to go, as 1@step3:30s, and gone when the notice is over",
     "--kill": "RANK@WHEN: a worker's process ends",
-    "--slow": "RANK=FACTOR: a worker whose calls last so many times as long",
-    "--slow-disk": "NODE=FACTOR: the same of what a node reads and writes",
+    "--slow": "RANK=FACTOR: a worker that is so many times slower",
+    "--slow-disk": "NODE=FACTOR: a node whose disk is so many times slower",
     "--late": "NODE=DURATION: a node that comes so much later than the others",
 }
 TIMES = {
     "--mtbf": "lose nodes by chance, each once in so long on average, as 30d; says how often a checkpoint is best",
     "--wall-time": "how long a job may run before it is queued again",
     "--queue": "how long jobs wait for their turn",
-    "--replaced": "how long after a node is gone another can come in its place, queued again or not; else 60s",
+    "--replaced": "how long it takes until another node comes in the place of one that is gone; else 60s",
 }
 OWN = ("--steps", "--seed", "--json", "--html", "--perfetto", *LISTED, *TIMES)
 
 
 def run(words: Sequence[str]) -> int:
     parser = _parser()
-    mine, overrides = separate([whole_option(word, SHORT) for word in words], OWN)
+    mine, overrides = separate([whole_option(word) for word in words], OWN)
     if asks_for_help(mine):
         print(help_with_settings(parser, mine, overrides))
         return int(ExitCode.DONE)
@@ -125,7 +123,9 @@ def _parser() -> ArgumentParser:
         "to take. Says how long a step takes, what it waits for, and what lost nodes cost. Starts nothing.",
     )
     parser.add_argument("config", type=str, help="a YAML file")
-    parser.add_argument("--steps", type=int | None, default=None, help=f"how many; else {STEPS}, or the run's own")
+    parser.add_argument(
+        "--steps", type=int | None, default=None, help=f"to simulate; else {STEPS}, or the run's, if fewer"
+    )
     for option, what in LISTED.items():
         parser.add_argument(
             option, type=str, action="append", default=[], metavar="WHAT", help=f"{what}; may be repeated"
@@ -142,7 +142,7 @@ def _parser() -> ArgumentParser:
         metavar="FILE",
         help="write the timeline as a trace for ui.perfetto.dev (needs hpcrl[perfetto])",
     )
-    parser.epilog = f"{', '.join(f'--{name} VALUE' for name in SHORT)} are short for --search.{SHORT[0]} and so on."
+    parser.epilog = short_forms()
     return parser
 
 

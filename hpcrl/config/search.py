@@ -29,7 +29,7 @@ class SearchConfig:
     """How long texts are: as in this run's samples, or as in this file's lines, {"prompt": 31, "response": 240} in
     tokens; null takes `prompts` and `responses`."""
     prompts: Spread | None = None
-    """Mean and standard deviation of prompts, in tokens; null takes half of what they may have, and half of that."""
+    """Mean and standard deviation of prompts, in tokens; null takes half of their most tokens, and half of that."""
     responses: Spread | None = None
     """The same of responses. Both are spread log-normally, and cut at what they may have."""
     proposals: Count | None = None

@@ -114,7 +114,7 @@ def test_training_keeps_the_activations_of_all_blocks_and_inference_those_of_one
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_ranks_that_share_layers_have_all_rows_within_them(device):
-    """Matrices keep the rows that were gathered for them; what gloo has gathered it lets go late."""
+    """Matrices keep the rows that were gathered for them; what gloo has gathered it lets go late in training."""
     model, tokens = MODEL.with_head("value"), 10
     trained, frozen = (
         role_memory(model, 0, kind(path="m", micro_batch_tokens=tokens), Layout(tp=4), device=device)
@@ -124,7 +124,7 @@ def test_ranks_that_share_layers_have_all_rows_within_them(device):
     exchanged = 32 + 32 + 32 / 4  # what it has made for all, what they have made for it, the sum of that
     assert trained.activations == tokens * 4 * 2 * ((PER_TOKEN - 2 * 32) / 4 + 2 * 32)
     assert trained.working == tokens * 4 * (2 * 32 + exchanged + 8 + late)
-    assert frozen.working == tokens * 4 * (3 * 32 / 4 + 32 / 4 + 8 + late + 48 / 4 + exchanged)
+    assert frozen.working == tokens * 4 * (3 * 32 / 4 + 32 / 4 + 8 + 48 / 4 + exchanged)
 
 
 def test_without_a_bound_for_prompts_a_sequence_may_fill_all_positions():
