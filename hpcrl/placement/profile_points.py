@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import sqrt
+from statistics import median
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -217,9 +218,9 @@ class PartTimes:
         return self._few[key] - FEW * self._block(key)
 
     def _update(self) -> Measured:
-        """By the updates of the largest calls: how many tokens these have makes no difference."""
-        key = max((it.key for it in self._placed if it.what == "update"), key=lambda it: it[1:])
-        taken = {FEW: self._few[key], MANY: self._many[key]}
+        """By those of all calls: how many tokens these have makes no difference."""
+        own = [it for it in self._placed if it.what == "update"]
+        taken = {FEW: median(it.few for it in own), MANY: median(it.many for it in own)}
         sizes = [(_numel(self.config, blocks, self.tp), 1, seconds) for blocks, seconds in taken.items()]
         return self._piece("update", "taught", sizes)
 
