@@ -70,7 +70,7 @@ def _parser() -> ArgumentParser:
         "device's data sheet",
     )
     parser.add_argument("--run-dir", type=str | None, default=None, help="the run's folder; else FILE.run")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="of measuring, shared by all tasks (10)")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="of measuring, shared by all tasks")
     parser.add_argument(
         "--detach", action="store_true", help="submit and return; typed again at its end, it writes FILE"
     )
