@@ -131,7 +131,7 @@ class Timer:
             torch.cuda.synchronize(self.device)
 
 
-Point = Callable[[Sequence[int], Sequence[int]], dict[str, float]]
+Parted = Callable[[Sequence[int], Sequence[int]], dict[str, float]]
 """Prompts and responses of a call → seconds of its parts."""
 
 
@@ -178,13 +178,11 @@ class Subject:
         """Without tokens: what a call does once."""
         return self._passes(self._taught, tokens, length)
 
-    def _passes(self, point: Point, tokens: int, length: int) -> dict[str, float]:
+    def _passes(self, call: Parted, tokens: int, length: int) -> dict[str, float]:
         if tokens:
-            return point(*self._sides(tokens, length))
-        one, several = [1], [1] * SEVERAL
-        self._state.cut(self._shortest)
-        single = point(one, [self._shortest - 1])
-        together = point(several, [self._shortest - 1] * SEVERAL)
+            return call(*self._sides(tokens, length))
+        self._state.cut(self._shortest)  # so each text is a micro-batch
+        single, together = (call([1] * count, [self._shortest - 1] * count) for count in (1, SEVERAL))
         self._state.cut(WHOLE)
         return {of: single[of] - (together[of] - single[of]) / (SEVERAL - 1) for of in single}
 

@@ -163,19 +163,22 @@ class PartTimes:
     @cached_property
     def _once(self) -> Mapping[str, Timed]:
         """Kind of pass → what calls of such passes do once."""
-        return {it.what: it for it in self.points if it.x == 0 and it.what != "update"}
+        return {it.what: it for it in self.points if not it.x and it.what != "update"}
+
+    @cached_property
+    def _placed(self) -> list[Timed]:
+        """What was measured where, without what its call does once."""
+        nothing = Timed("", 0, 0, 0.0, 0.0)
+        pairs = [(it, self._once.get(it.what, nothing)) for it in self.points if it.x]
+        return [msgspec.structs.replace(it, few=it.few - once.few, many=it.many - once.many) for it, once in pairs]
 
     @cached_property
     def _few(self) -> Mapping[Key, float]:
-        return {it.key: it.few - (self._once[it.what].few if it.what in self._once else 0.0) for it in self._placed}
+        return {it.key: it.few for it in self._placed}
 
     @cached_property
     def _many(self) -> Mapping[Key, float]:
-        return {it.key: it.many - (self._once[it.what].many if it.what in self._once else 0.0) for it in self._placed}
-
-    @property
-    def _placed(self) -> list[Timed]:
-        return [it for it in self.points if it.x]
+        return {it.key: it.many for it in self._placed}
 
     def _done_once(self, kind: Once, *passes: Pass) -> list[Measured]:
         own = [self._once[of] for of in passes if of in self._once]
