@@ -131,7 +131,7 @@ class Timer:
             torch.cuda.synchronize(self.device)
 
 
-Parted = Callable[[Sequence[int], Sequence[int]], dict[str, float]]
+ByPart = Callable[[Sequence[int], Sequence[int]], dict[str, float]]
 """Prompts and responses of a call → seconds of its parts."""
 
 
@@ -178,7 +178,7 @@ class Subject:
         """Without tokens: what a call does once."""
         return self._passes(self._taught, tokens, length)
 
-    def _passes(self, call: Parted, tokens: int, length: int) -> dict[str, float]:
+    def _passes(self, call: ByPart, tokens: int, length: int) -> dict[str, float]:
         if tokens:
             return call(*self._sides(tokens, length))
         self._state.cut(self._shortest)  # so each text is a micro-batch
