@@ -287,7 +287,10 @@ def refuse_empty(batch: DataProto, call: str) -> None:
 def not_a_batch(given: object, call: str) -> UserCodeError:
     """Of what is given to a call instead of a batch."""
     return misuse(
-        f"{call} is asked for on a {type(given).__name__}; it takes a batch.", "Put rows into one: batch.union(…)."
+        f"{call} is asked for on a {type(given).__name__}; it takes a batch.",
+        "Make these rows by run.compute(…), which gives a batch."
+        if isinstance(given, Mapping)
+        else "Put rows into one: batch.union(…).",
     )
 
 

@@ -106,7 +106,8 @@ class DeclaredCalls:
         asked = f"{role}.{method}" + (f"(name={name!r})" if name else "")
         there = f"The recipe has of {role}: {self.of_role(role) or 'no call'}."
         if not fitting:
-            raise misuse(f"{asked} means no call on a batch of the {dataset} data set. {there}", "Declare it there.")
+            by = ", by on_eval(…) of hpcrl.recipes.algorithm" if dataset == "eval" else ""
+            raise misuse(f"{asked} means no call on a batch of the {dataset} data set. {there}", f"Declare it there{by}.")
         several = f"{asked} means several calls: {listed(call.name for call in fitting)}. {there}"
         if any(call.role == ENVIRONMENT or is_turn(call) for call in fitting):
             raise misuse(
@@ -123,10 +124,11 @@ class DeclaredCalls:
             if call.dataset == dataset and call.name in names:
                 return call
         there = listed(f"{call.name} ({call.dataset})" for call in computed)
+        wanted = f"computed({names[-1]!r}, inputs, outputs)"
         raise misuse(
             f"run.compute: the recipe declares no computation {function!r} on a batch of the {dataset} data set; it "
             f"declares {there}.",
-            f"Add computed({function!r}, inputs, outputs) to the recipe, or say which is meant: name=….",
+            f"Add {wanted if dataset == 'train' else f'on_eval({wanted})'} to the recipe, or say which is meant: name=….",
         )
 
     def making(self, keys: Iterable[str]) -> str:

@@ -231,7 +231,7 @@ class WorkerGroup:
         if not declared.knows(self.role, method):
             raise misuse(
                 f"{self.role} has no call {method!r}. The recipe has of it: {declared.of_role(self.role)}.",
-                "Use one of these, or declare another.",
+                "Use one of these, or declare another: settings may leave a call out.",
             )
         return partial(self._call, method)
 
@@ -241,7 +241,9 @@ class WorkerGroup:
         if others:
             raise misuse(
                 f"{self.role}.{method} takes name= and blocking= by name, and got {listed(f'{it}=' for it in others)}.",
-                f"Give all else by position: {self.role}.{method}(batch, 1.0).",
+                f"Give all else by position: {self.role}.{method}(batch, 1.0)."
+                if self._calls.declared.method(self.role, method)
+                else "Leave it to the settings: generation.* and generation.evaluation.* say how responses are drawn.",
             )
         return self._calls.call(self.role, method, given, name, blocking)
 

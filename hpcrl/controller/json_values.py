@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from hpcrl.controller.user_code import kind_of, misuse
+from hpcrl.controller.user_code import kind_of, listed, misuse
 
 HERE = __name__.rpartition(".")[0]
 MOST_STATE = 1 << 20
@@ -31,6 +31,22 @@ def state_text(state: Mapping[str, Any]) -> str:
             "Keep numbers of a step in step.log, and rows in batches.",
         )
     return text
+
+
+def with_defaults(text: str, defaults: str) -> dict[str, Any]:
+    """`run.state` as it was recorded. A key that it lacks, which a changed script sets above its loop, is as it is set
+    there; both as JSON."""
+    return {**json.loads(defaults), **json.loads(text)}
+
+
+def refuse_lost(state: Mapping[str, Any], defaults: str) -> None:
+    """Raises UserCodeError where a key is gone that is set above the loop, where it would be there again."""
+    if gone := sorted(json.loads(defaults).keys() - state.keys()):
+        raise misuse(
+            f"{listed(f'run.state[{key!r}]' for key in gone)}, set above the loop, is gone in the step: a script that "
+            "begins anew would find it again.",
+            f"Set it to None instead: run.state[{gone[0]!r}] = None.",
+        )
 
 
 def arguments(call: str, given: Sequence[Any]) -> tuple[str, list[Any]]:

@@ -94,7 +94,8 @@ class Future(StandsForRows):
     gives: CallRows | Changed | Values
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a future has no {name!r}. Wait for its result: future.result().{name}")
+        of_it = "" if name == "get" else f".{name}"  # verl's word for `result`
+        raise AttributeError(f"a future has no {name!r}. Wait for its result: future.result(){of_it}")
 
     def result(self) -> Any:
         """The rows, the change, or the values; waits until it is executed."""

@@ -23,7 +23,7 @@ from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import DataProto, StandsForRows
 from hpcrl.controller.declared import DeclaredCalls
 from hpcrl.controller.groups import Calls, WorkerGroup
-from hpcrl.controller.json_values import arguments, result_text, state_text
+from hpcrl.controller.json_values import arguments, refuse_lost, result_text, state_text, with_defaults
 from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
 from hpcrl.controller.user_code import generators_kept, listed, misuse, place, refuse_uncallable, told
@@ -107,6 +107,8 @@ class Run:
         self._ahead: Preparation | None = None
         self._over = begins.left is not None
         self._thread = threading.get_ident()
+        self._defaults = "{}"
+        """What the script sets of it above its loop, as JSON."""
         self.state: dict[str, Any] = {}
         """Texts, numbers, lists and dicts, as JSON has them: all that lives from turn to turn."""
         self.experiment = ExperimentView(world.experiments, self._settings)
@@ -143,8 +145,9 @@ class Run:
         """
         initial = state_text(self.state)
         self._talk.begin_loop()
-        if not self._loops and self._begins.state is not None:
-            self._take_state(self._begins.state)
+        if not self._loops:
+            self._defaults = initial
+            self._take_state(self._begins.state or initial)
         elif self._talk.turn is None:
             self._take_state(initial)
         if prepare is not None or lag:
@@ -168,7 +171,7 @@ class Run:
         begins = self._begins
         states = {0: initial}
         if begins.state is not None:
-            after = (*begins.earlier, begins.state)
+            after = [state_text(with_defaults(text, self._defaults)) for text in (*begins.earlier, begins.state)]
             states.update(enumerate(after, begins.step - len(after)))
         if lacking := [step for step in range(max(begins.step - 1 - lag, 0), begins.step) if step not in states]:
             raise misuse(
@@ -282,6 +285,7 @@ class Run:
         """End the turn that is open, if there is one, and the loop with it where it is left."""
         if self._talk.turn is not None:
             text = state_text(self.state)
+            refuse_lost(self.state, self._defaults)
             self._talk.close_turn(text, self._logged.pop(self._step, {}), left)
             self._take_state(text)
             if self._ahead is not None:
@@ -322,7 +326,7 @@ class Run:
 
     def _take_state(self, text: str) -> None:
         """What was recorded takes the place of what is there, so that a turn finds the same after a kill."""
-        read = json.loads(text)
+        read = with_defaults(text, self._defaults)
         self.state.clear()
         self.state.update(read)
 

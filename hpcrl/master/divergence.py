@@ -11,14 +11,17 @@ from hpcrl.errors import DataError, HpcrlError
 from hpcrl.master.turn import OpenTurn
 from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
-AS_IT_WAS = "Resume with the script as it was: what decides what it asks for has to be in run.state."
+CORRECT_IT = (
+    "Correct the script: what decides what it asks for has to be in run.state. Then: hpcrl resume RUN "
+    "--accept-changed algorithm."
+)
 
 
 class ScriptDiverged(DataError):
     """A script that ran again asked for something else than it had."""
 
     def __init__(self, turn: OpenTurn, how: str) -> None:
-        super().__init__(f"step {turn.step}: the script does not do as it did: {how}.", AS_IT_WAS)
+        super().__init__(f"step {turn.step}: the script does not do as it did: {how}.", CORRECT_IT)
         self.turn, self.how = turn, how
 
     @property

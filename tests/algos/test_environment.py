@@ -252,6 +252,36 @@ def test_a_script_asks_for_all_turns_by_respond(task: Path, tmp_path: Path) -> N
     assert not trace("right.py", advice.partition(" by ")[2].partition(", from")[0]).error
 
 
+GREEDY = """
+from dataclasses import replace
+
+from hpcrl.controller.dialogue import respond
+from hpcrl.recipes import remax
+
+
+def loop(run, e):
+    actor, environment, reward = run.groups("actor", "environment", "reward")
+    for step in run.steps():
+        batch = respond(actor, environment, step.batch(), e)
+        batch = batch.union(respond(actor, environment, step.batch(), e, first="base_gen"))
+        actor.update(batch.union(reward.score(batch, name="rew_inf"), reward.score(batch, name="base_rew")))
+
+
+REMAX = replace(remax.ALGORITHM, script=loop)
+"""
+
+
+def test_a_script_asks_for_the_turns_of_greedy_responses_too(task: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(GREEDY)
+    talks = talking(task)
+    experiment = RemaxExperiment(
+        algorithm=f"{tmp_path / 'loop.py'}:REMAX",
+        **{name: getattr(talks, name) for name in ("actor", "data", "environment", "reward", "generation", "control")},
+    )
+    found = rehearse(Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, str(tmp_path / "computed.npz")))
+    assert not found.error
+
+
 GAME = """
 class Game:
     def __init__(self, goal):

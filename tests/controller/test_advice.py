@@ -16,6 +16,7 @@ LOOP = """
 def script(run, e):
     actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
     kept = []
+    run.state["begun"] = 1
     for step in run.steps():
         batch = step.batch()
         drawn = batch.union(actor.generate(batch))

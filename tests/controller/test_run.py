@@ -223,6 +223,36 @@ def test_state_is_what_json_reads_again_killed_or_not():
     assert [json.loads(it.state) for it in said.ends] == [{"pair": [1, 2]}, {"pair": [2, 2]}]
 
 
+def test_what_a_changed_script_sets_above_its_loop_is_there_where_the_record_has_it_not():
+    seen, prepared = [], []
+
+    def rollout(run, e, step):
+        prepared.append((step.number, run.state["new"], run.state["old"]))
+        return step.batch()
+
+    def script(run, e):
+        run.state |= {"old": 0, "new": [7]}
+        for step in run.steps(prepare=rollout, lag=1):
+            seen.append((step.number, [*run.state["new"]], run.state["old"]))
+            run.state["new"].append(step.number)
+
+    said = course(script, turns=4, first=3, state='{"old":2}', earlier=('{"old":1}',))
+    assert seen == [(3, [7], 2), (4, [7, 3], 2)]
+    assert prepared == [(3, [7], 1), (4, [7], 2)]
+    assert [json.loads(it.state) for it in said.ends] == [{"old": 2, "new": [7, 3]}, {"old": 2, "new": [7, 3, 4]}]
+
+
+def test_what_is_set_above_the_loop_stays_as_it_would_be_there_again():
+    def script(run, e):
+        run.state.setdefault("beta", 0.1)
+        for _ in run.steps():
+            del run.state["beta"]
+
+    with pytest.raises(UserCodeError, match=r"run.state\['beta'\], set above the loop, is gone in the step") as error:
+        course(script)
+    assert error.value.advice == ("Set it to None instead: run.state['beta'] = None.",)
+
+
 @pytest.mark.parametrize("leaves", ["break", "return"])
 def test_a_loop_that_is_left_ends_its_turn(leaves):
     def script(run, e):

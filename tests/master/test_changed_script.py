@@ -36,7 +36,7 @@ from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import ExitCode
-from hpcrl.master.divergence import ScriptChanged, ScriptDiverged, by_a_change
+from hpcrl.master.divergence import CORRECT_IT, ScriptChanged, ScriptDiverged, by_a_change
 from hpcrl.master.turn import OpenTurn
 
 STEPS = range(1, 5)
@@ -57,10 +57,10 @@ def make(folder: Path, experiment: Any) -> RunDirectory:
     return create_run(folder, experiment, collect_code(code_places(experiment), ()))
 
 
-def change(run: RunDirectory, experiment: Any) -> None:
+def change(run: RunDirectory, experiment: Any, submissions: range = range(MOST_RESUMES)) -> None:
     """As `hpcrl resume --accept-changed algorithm` does; submissions after it run the change too."""
     version = run.add_settings(to_dict(experiment), run.keep_code(collect_code(code_places(experiment), ())))
-    for number in range(MOST_RESUMES):
+    for number in submissions:
         run.submit_settings(f"s{number}", version)
 
 
@@ -146,15 +146,23 @@ def test_killed_while_the_change_is_followed_it_ends_as_if_nothing_had_happened(
 
 
 def test_other_settings_make_no_other_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What decides otherwise lies outside of the script's files: nothing is set aside."""
-    experiment = experiment_of(f"{wayward_script.__file__}:ALGORITHM")
+    """What decides otherwise lies outside of the script's files: nothing is set aside. Corrected as advised, it goes
+    on."""
+    text = Path(wayward_script.__file__).read_text()
+    (tmp_path / "script.py").write_text(text)
+    experiment = experiment_of(f"{tmp_path / 'script.py'}:ALGORITHM")
     run = make(tmp_path / "run", experiment)
     struck_at(run, tmp_path, 9)
-    change(run, replace(experiment, toy=replace(experiment.toy, delay_s=0.001)))
+    change(run, replace(experiment, toy=replace(experiment.toy, delay_s=0.001)), range(1))
     monkeypatch.setenv(wayward_script.MOOD, "other number")
     jobs = begin(run, "s0")
     assert jobs.wait_for("master", 60) == ExitCode.DATA, outputs(run)
     jobs.kill_all()
+    assert lines(run, SetAside) == []
+    assert CORRECT_IT in outputs(run)
+    (tmp_path / "script.py").write_text(text.replace('os.environ.get(MOOD, "")', '""'))
+    change(run, experiment, range(1, MOST_RESUMES))
+    assert finish(run) == [ExitCode.DATA, 0], "the first is submitted as before"
     assert lines(run, SetAside) == []
 
 

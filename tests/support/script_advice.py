@@ -70,18 +70,22 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
     "data_proto.py: The batch has {}.": ("batch.fetch()", "batch.fetch('x')"),
     "data_proto.py: Use filter to leave samples out.": ("batch.reorder([0, 1])", "batch.filter(batch.ids[:2])"),
     "data_proto.py: Write batch[i : i + 1].": ("batch[1]", "batch[1:2]"),
-    "declared.py: Add computed({}, inputs, outputs) to the recipe, or say which is meant: name=….": (
+    "declared.py: Add {} to the recipe, or say which is meant: name=….": (
         "run.compute(same, drawn.union(reward.score(drawn)))",
         "run.compute(same, drawn.union(reward.score(drawn)), name='scale')",
     ),
-    "declared.py: Declare it there.": ("actor.generate(batch, name='actor_draw')", "actor.generate(batch)"),
+    "data_proto.py: Make these rows by run.compute(…), which gives a batch.": (
+        "critic.inference({'y': [0.0]})",
+        "run.compute(same, drawn.union(reward.score(drawn)), name='scale')",
+    ),
+    "declared.py: Declare it there{}.": ("actor.generate(batch, name='actor_draw')", "actor.generate(batch)"),
     "declared.py: Say which: name={}.": ("critic.many(drawn)", "critic.many(drawn, name='critic_one')"),
     "groups.py: Give it one that has {}.": ("actor.generate()", "actor.generate(batch)"),
     "groups.py: Put it into the batch: batch = batch.union({}).": (
         "reward.score(batch)",
         "batch = batch.union(drawn); reward.score(batch)",
     ),
-    "groups.py: Use one of these, or declare another.": ("actor.score(drawn)", "reward.score(drawn)"),
+    "groups.py: Use one of these, or declare another: settings may leave a call out.": ("actor.score(drawn)", "reward.score(drawn)"),
     "json_values.py: Convert it: x.item() for a number of numpy, x.tolist() for an array, sorted(x) for a set.": (
         "run.state['x'] = [np.bool_(1), np.zeros(2), {2, 1}]",
         "run.state['x'] = [np.bool_(1).item(), np.zeros(2).tolist(), sorted({2, 1})]",
@@ -93,6 +97,10 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
     "json_values.py: Return what the script needs of it, and keep the rest where it is.": (
         "run.once(lambda key: 'x' * (1 << 16))",
         "run.once(lambda key: len('x' * (1 << 16)))",
+    ),
+    "json_values.py: Set it to None instead: run.state[{}] = None.": (
+        "run.state.pop('begun', None)",
+        "run.state['begun'] = None",
     ),
     "json_values.py: Set its keys instead.": ("run.state = 3", "run.state['x'] = 3"),
     "json_values.py: Test for it, or keep it as text.": (
@@ -130,6 +138,10 @@ OF_METHODS: Mapping[str, tuple[str, str]] = {
     "groups.py: Give all else by position: {}.{}(batch, 1.0).": (
         "actor.double(drawn, by=2.0)",
         "actor.double(drawn, 2.0)",
+    ),
+    "groups.py: Leave it to the settings: generation.* and generation.evaluation.* say how responses are drawn.": (
+        "actor.generate(batch, do_sample=False)",
+        "actor.generate(batch)",
     ),
     "groups.py: Leave them out.": ("actor.generate(batch, 2)", "actor.generate(batch)"),
     "groups.py: Give it one that has {}.": ("actor.double()", "actor.double(drawn, 2.0)"),
