@@ -69,8 +69,9 @@ TAKES_ADVICE = {"Problem": 2, "refused": 1, "read_document": 1, "misuse": 1}
 
 
 def texts_in(advice: ast.expr) -> Iterator[str]:
-    """The text itself, or those that a function is given which makes the advice of them."""
-    for node in advice.args if isinstance(advice, ast.Call) else (advice,):
+    """The text itself, either of two, or those that a function is given which makes the advice of them."""
+    either = (advice.body, advice.orelse) if isinstance(advice, ast.IfExp) else (advice,)
+    for node in advice.args if isinstance(advice, ast.Call) else either:
         if words := words_of(node):
             yield words
 
@@ -715,6 +716,7 @@ COMMANDS: Sequence[tuple[str, str, str]] = (
         "draw c.yaml --out x.dot",
     ),
     ("cli/arguments.py: The nearest is {}.", "status tiwn", "status a/twin"),
+    ("cli/arguments.py: Name its directory; `hpcrl list` shows your runs.", "status zzz", "list"),
     ("cli/list.py: Name a run_root.", "list none", "list runs"),
     ("cli/mirror.py: Give one of {}.", "mirror RUN --to mlflow", "mirror RUN --to tensorboard"),
     ("cli/logs.py: Name one of those who have: {}.", "logs RUN --worker worker-9", "logs RUN --worker master"),
@@ -1651,7 +1653,7 @@ ELSEWHERE = {
     "recipes/check.py: Leave control.evaluate out.": (
         "recipes/test_check.py::test_evaluations_that_nothing_can_make_are_refused"
     ),
-    "durable/append_log.py: Free some space, or lower control.keep_checkpoints, and resume the run.": (
+    "durable/append_log.py: Free some space, and resume the run. A control.keep_checkpoints above 2 may be lowered.": (
         "master/test_disturbances.py::test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost"
     ),
     "launch/preflight.py: Fix the function, or set {}.kwargs.": (
@@ -1707,6 +1709,9 @@ ELSEWHERE = {
     "machine.": "launch/test_launchers.py::test_auto_is_slurm_where_one_answers_and_this_machine_elsewhere",
     "launch/submit.py: `hpcrl stop {}` ends it, `hpcrl status {}` shows it.": (
         "launch/test_submit.py::test_a_running_run_is_not_resumed_a_second_time"
+    ),
+    "launch/submit.py: To resume it with other settings, end it first: hpcrl stop {}": (
+        "slurm/test_commands.py::test_a_run_that_waits_in_the_queue_is_resumed_once_it_is_stopped"
     ),
     "durable/files.py: Resume the run: what was in it is computed again.": (
         "durable/test_recovery.py::test_damaged_part_is_named_and_computed_again"

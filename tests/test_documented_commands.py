@@ -57,7 +57,7 @@ TYPED: Sequence[tuple[str, str, str]] = (
 )
 """Of other pages: how commands begin, and the test that types them."""
 WORDS: Sequence[tuple[str, str]] = (
-    (r"\beval RUN@50 RUN@100", "eval RUN@6 STOPPED@6"),
+    (r"\beval RUN@80 RUN@100", "eval RUN@6 STOPPED@6"),
     (r"\bRUN@\d+", "RUN@6"),
     (r"\bresume RUN\b", "resume STOPPED"),
     (r"--step (?:100|400)\b", "--step 6"),

@@ -107,7 +107,8 @@ class DeclaredCalls:
         there = f"The recipe has of {role}: {self.of_role(role) or 'no call'}."
         if not fitting:
             by = ", by on_eval(…) of hpcrl.recipes.algorithm" if dataset == "eval" else ""
-            raise misuse(f"{asked} means no call on a batch of the {dataset} data set. {there}", f"Declare it there{by}.")
+            nothing = f"{asked} means no call on a batch of the {dataset} data set. {there}"
+            raise misuse(nothing, f"Declare it there{by}.")
         several = f"{asked} means several calls: {listed(call.name for call in fitting)}. {there}"
         if any(call.role == ENVIRONMENT or is_turn(call) for call in fitting):
             raise misuse(
@@ -125,10 +126,11 @@ class DeclaredCalls:
                 return call
         there = listed(f"{call.name} ({call.dataset})" for call in computed)
         wanted = f"computed({names[-1]!r}, inputs, outputs)"
+        wanted = wanted if dataset == "train" else f"on_eval({wanted})"
         raise misuse(
             f"run.compute: the recipe declares no computation {function!r} on a batch of the {dataset} data set; it "
             f"declares {there}.",
-            f"Add {wanted if dataset == 'train' else f'on_eval({wanted})'} to the recipe, or say which is meant: name=….",
+            f"Add {wanted} to the recipe, or say which is meant: name=….",
         )
 
     def making(self, keys: Iterable[str]) -> str:

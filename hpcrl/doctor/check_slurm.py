@@ -34,7 +34,6 @@ def check_slurm(measured: Measurements) -> Iterator[Finding]:
     yield from _preemption(site, partitions)
     yield _kill_wait(site, partitions)
     yield _signals(site)
-    yield _requeue(site)
     yield _hold(site)
     yield from _limits(found)
 
@@ -110,19 +109,10 @@ def _preemption(site: SlurmSite, partitions: Sequence[Partition]) -> Iterator[Fi
         names = ", ".join(each.name for each in members)
         value = "never" if mode == "off" else f"{mode}, GraceTime {grace_s:.0f} s" if mode != "suspend" else mode
         said = describe_preemption(site, members[0].name)
-        follows = f"{said} {_of_mode(mode)}".strip() if mode != "off" else ""
+        follows = said if mode != "off" else ""
         yield Finding(
             "Slurm", f"preemption on {names}", value, Severity.OK if mode == "off" else Severity.NOTE, follows
         )
-
-
-def _of_mode(mode: str) -> str:
-    if mode == "suspend":
-        return (
-            f"Nodes that are suspended one by one look lost after cluster.lost_after_s = {CLUSTER.lost_after_s:.0f} s: "
-            "set cluster.topology to colocated, so that all stop together."
-        )
-    return ""
 
 
 def _kill_wait(site: SlurmSite, partitions: Sequence[Partition]) -> Finding:
@@ -150,13 +140,6 @@ def _signals(site: SlurmSite) -> Finding:
         return Finding("Slurm", "signal at preemption", "none", Severity.OK)
     value = "USR2 where there is a GraceTime, else TERM" if site.send_user_signal else "TERM"
     return Finding("Slurm", "signal at preemption", value, Severity.OK, "hpcrl drains at either")
-
-
-def _requeue(site: SlurmSite) -> Finding:
-    if site.requeue_allowed:
-        return Finding("Slurm", "requeue", "allowed", Severity.OK)
-    follows = "hpcrl submits a successor in place of each job that has to continue; it queues again"
-    return Finding("Slurm", "requeue", "forbidden (JobRequeue=0)", Severity.NOTE, follows)
 
 
 def _hold(site: SlurmSite) -> Finding:

@@ -68,8 +68,9 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
         ),
         "host memory": Verdict(
             "The kernel killed a process because memory ran out, or an allocation in host memory failed.",
-            "Make the process that grew use less, or give the jobs more memory.",
-            "hpcrl resume {run} --cluster.slurm.memory 64G",
+            "Make the process that grew use less (a lower micro_batch_tokens, fewer workers on a node), or give the "
+            "jobs more memory: cluster.slurm.memory.",
+            "hpcrl resume {run}",
         ),
         "time limit": Verdict(
             "The allocation's time limit was reached. Finished calls are on disk.",
@@ -83,7 +84,8 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
         ),
         "node failure": Verdict(
             "A process or a node is lost. Nothing in the run ended it, and memory did not run out.",
-            "Resume. If it is the same node each time, exclude it, and look into the node's own log.",
+            "Resume. If it is the same node each time, leave it out (cluster.slurm.exclude), and read the node's own "
+            "log.",
             "hpcrl resume {run}",
         ),
         "communication": Verdict(
@@ -98,7 +100,7 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
         ),
         "disk": Verdict(
             "The disk was full, read-only or failing, or a quota was used up.",
-            "Make room, or lower control.keep_checkpoints, and resume.",
+            "Make room, and resume. A control.keep_checkpoints above 2 may be lowered.",
             "df -h {run}",
         ),
         "cancelled": Verdict(
@@ -108,7 +110,7 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
         ),
         "waiting for Slurm": Verdict(
             "The run's jobs, or some of them, are waiting in the queue.",
-            "Wait. If it takes too long, ask for fewer nodes or another partition.",
+            "Wait. If it takes too long, `hpcrl stop RUN`, and resume with fewer nodes or on another partition.",
             "hpcrl status {run}",
         ),
         "more nodes": Verdict(

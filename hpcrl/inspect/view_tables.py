@@ -242,8 +242,8 @@ def _most_in(it: Straggler) -> str:
 
 def exclude_advice(view: Stragglers) -> str:
     """Empty where no node stands out."""
-    advice = "Others wait more than twice as long for these nodes as for the median node: --exclude="
-    return f"{advice}{view.exclude}" if view.exclude else ""
+    advice = "Others wait more than twice as long for these nodes as for the median node. Resume without them:"
+    return f"{advice} --cluster.slurm.exclude {view.exclude}" if view.exclude else ""
 
 
 def memory_table(view: Memory) -> Table:

@@ -139,10 +139,17 @@ def _end_older(run: RunDirectory) -> None:
 
 
 def _refuse_running(run: RunDirectory, launchers: Launchers, submission: Submission) -> None:
-    if launchers.of(submission).is_alive(run, submission):
+    launcher = launchers.of(submission)
+    if not launcher.is_alive(run, submission):
+        return
+    if launcher.accepts_commands(run, submission):
         raise ConfigurationError(
             [f"{run.root} is running."], f"`hpcrl stop {run.root}` ends it, `hpcrl status {run.root}` shows it."
         )
+    raise ConfigurationError(
+        [f"{run.root} is waiting in the queue, and continues by itself."],
+        f"To resume it with other settings, end it first: hpcrl stop {run.root}",
+    )
 
 
 def describe_recovery(

@@ -12,8 +12,8 @@ from hpcrl.master.turn import OpenTurn
 from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
 CORRECT_IT = (
-    "Correct the script: what decides what it asks for has to be in run.state. Then: hpcrl resume RUN "
-    "--accept-changed algorithm."
+    "Correct the script: what decides what it asks for has to be in run.state. Then resume with --accept-changed "
+    "algorithm."
 )
 
 

@@ -159,11 +159,6 @@ def test_partitions_that_preempt_alike_have_one_line(measured):
     ]
 
 
-def test_where_requeueing_is_forbidden_there_are_successors(measured):
-    severity, follows = severity_and_advice(of_site(measured, requeue_allowed=False), "requeue")
-    assert severity == "note" and "successor" in follows
-
-
 def test_a_long_hold_wants_a_longer_wait_for_lost_nodes(measured):
     assert severity_and_advice(of_site(measured, requeue_hold_s=120.0), "hold of a requeued job")[0] == "ok"
     severity, follows = severity_and_advice(of_site(measured, requeue_hold_s=600.0), "hold of a requeued job")

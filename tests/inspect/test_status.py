@@ -322,6 +322,7 @@ def test_without_squeue_only_the_directory_speaks(tmp_path: Path) -> None:
     made.verdict("preempted", 75, "node 1 is to go")
     status = read_status(made.run.root, unasked)
     assert status.state == "preempted" and "cannot be seen here: there is no squeue" in status.why
+    assert "ask on a login node" in status.hint and status.hint.endswith(f"hpcrl resume {made.run.root}")
 
 
 @pytest.mark.parametrize(

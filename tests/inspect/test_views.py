@@ -224,7 +224,7 @@ SHOWN = {
     "why": "No attempt ended early",
     "resources": "5.00 GiB",
     "settings": "data.batch_size",
-    "stragglers": "--exclude=n002",
+    "stragglers": "--cluster.slurm.exclude n002",
 }
 
 

@@ -272,7 +272,9 @@ def test_a_run_whose_jobs_are_to_come_waits_for_slurm(tmp_path: Path) -> None:
     made.begin()
     assert causes_of(made.run) == []
     made.verdict("preempted", 75, "the master got SIGTERM")
-    assert [cause.verdict for cause in causes_of(made.run)] == ["waiting for Slurm", "preempted"]
+    waits, was = causes_of(made.run)
+    assert [waits.verdict, was.verdict] == ["waiting for Slurm", "preempted"]
+    assert waits.next == f"hpcrl status {made.run.root}" and was.next == "", "it goes on by itself"
 
 
 def test_a_start_that_came_to_no_attempt_is_told_too(tmp_path: Path) -> None:

@@ -102,6 +102,22 @@ def test_status_logs_pause_and_list_follow_a_run_whose_master_waits_for_slurm(sl
     assert "is done" in hpcrl(slurm, "pause", root).stdout
 
 
+def test_a_run_that_waits_in_the_queue_is_resumed_once_it_is_stopped(slurm: SlurmCluster) -> None:
+    values = toy_values("low")
+    values["control"]["steps"] = 2
+    values["cluster"]["slurm"]["master_flags"] = ["--hold"]
+    run = SlurmRun.submit(slurm, values)
+    resume = ("resume", str(run.run.root), "--cluster.slurm.master_flags", "[]")
+    refused = hpcrl(slurm, *resume, check=False)
+    assert refused.returncode == ExitCode.CONFIGURATION
+    assert f"{run.run.root} is waiting in the queue, and continues by itself" in refused.stderr
+    _, _, advice = refused.stderr.partition("end it first: hpcrl ")
+    hpcrl(slurm, *advice.split(maxsplit=2)[:2])
+    hpcrl(slurm, *resume)
+    run.wait_done()
+    assert run.steps == 2
+
+
 def test_a_run_that_was_cancelled_or_has_not_begun_says_so(slurm: SlurmCluster) -> None:
     values = toy_values("low")
     values["cluster"]["slurm"]["master_flags"] = ["--hold"]

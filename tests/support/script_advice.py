@@ -85,7 +85,10 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "reward.score(batch)",
         "batch = batch.union(drawn); reward.score(batch)",
     ),
-    "groups.py: Use one of these, or declare another: settings may leave a call out.": ("actor.score(drawn)", "reward.score(drawn)"),
+    "groups.py: Use one of these, or declare another: settings may leave a call out.": (
+        "actor.score(drawn)",
+        "reward.score(drawn)",
+    ),
     "json_values.py: Convert it: x.item() for a number of numpy, x.tolist() for an array, sorted(x) for a set.": (
         "run.state['x'] = [np.bool_(1), np.zeros(2), {2, 1}]",
         "run.state['x'] = [np.bool_(1).item(), np.zeros(2).tolist(), sorted({2, 1})]",

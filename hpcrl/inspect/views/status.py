@@ -19,7 +19,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.alive import is_running
-from hpcrl.inspect.hints import what_next
+from hpcrl.inspect.hints import RESUMABLE, what_next
 from hpcrl.inspect.nodes import lines_of, nodes_now
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.reader import RunReader
@@ -140,7 +140,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         exit_code=exit_code,
         cause=cause,
         last_event_s_ago=None if ago is None else round(ago, 3),
-        hint=_hint(run, state, cause),
+        hint=_hint(run, state, cause, queue),
         slurm=queue,
         skipped=_skipped(reader, seen),
         origins=(*_origins(run, seen), *_nodes(reader, settings["cluster"]["nodes"])),
@@ -311,9 +311,14 @@ def _workers(run: RunDirectory, activity: Activity | None) -> list[WorkerStatus]
     return [WorkerStatus(rank, activity.doing(rank), stalls.get(rank)) for rank in activity.ranks]
 
 
-def _hint(run: RunDirectory, state: State, cause: Cause | None) -> str:
+def _hint(run: RunDirectory, state: State, cause: Cause | None, queue: Queue | None) -> str:
     if state == "waiting for Slurm":
         return f"It continues by itself when Slurm starts its master. Watch it with: hpcrl logs {run.root} --follow"
+    if queue is not None and queue.missing and state in RESUMABLE and state != "stopped":
+        return (
+            "Slurm may have queued it again: ask on a login node. If nothing is queued, nothing that was finished is "
+            f"lost. Resume it: hpcrl resume {run.root}"
+        )
     if state == "unknown":
         return f"Watch whether anything happens: hpcrl logs {run.root} --follow"
     return what_next(run.root, state, "" if cause is None else cause.next)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Verdict
@@ -87,7 +88,10 @@ def causes_of(run: RunDirectory) -> list[Cause]:
     causes = [waiting] if (waiting := _waiting(run, numbers)) else []
     causes += _starts(run)
     begun = numbers[:-1] if forked_from(run) is not None else numbers
-    return causes + [cause for number in begun if (cause := cause_of(run, number)) is not None]
+    ends = [cause for number in begun if (cause := cause_of(run, number)) is not None]
+    if waiting is not None and ends and ends[0].attempt == numbers[0]:
+        ends[0] = replace(ends[0], next="")  # its jobs are queued: it goes on by itself
+    return causes + ends
 
 
 def cause_of(run: RunDirectory, number: int) -> Cause | None:

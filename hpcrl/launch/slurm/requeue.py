@@ -102,9 +102,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class RequeueRules:
-    """What the site does with a job that is to run again."""
+    """What becomes of a job that is to run again."""
 
     requeue_allowed: bool = True
+    """Whether Slurm may queue it again: each script asks for that (`--requeue`), whatever the site's JobRequeue is."""
     preemption_cancels: bool = False
 
 
@@ -136,8 +137,7 @@ Decision = Requeue | Successor | Never
 
 def rules_of(site: SlurmSite, partition: str | None = None, flags: Sequence[str] = ()) -> RequeueRules:
     """What is known of jobs in a partition (with preemption by QOS, in the cluster) that have these flags of sbatch."""
-    allowed = site.requeue_allowed and "--no-requeue" not in flags
-    return RequeueRules(allowed, preempt_mode_of(site, site.partition(partition)) == "cancel")
+    return RequeueRules("--no-requeue" not in flags, preempt_mode_of(site, site.partition(partition)) == "cancel")
 
 
 def decide(
@@ -163,7 +163,7 @@ def decide(
         return Successor(delay_s, _sentence(f"{phrase}, which cancels jobs here: a successor is submitted{waiting}"))
     if not rules.requeue_allowed:
         return Successor(
-            delay_s, _sentence(f"{phrase}; the site forbids requeueing: a successor is submitted{waiting}")
+            delay_s, _sentence(f"{phrase}; its flags forbid requeueing: a successor is submitted{waiting}")
         )
     return Requeue(delay_s, _sentence(f"{phrase}: the job is queued again{waiting}"))
 

@@ -68,7 +68,6 @@ class SlurmSite:
     """A job is not preempted before it has run for this long."""
     send_user_signal: bool
     """Whether a preempted job gets the signal of its --signal in place of SIGTERM, where there is a GraceTime."""
-    requeue_allowed: bool
     requeue_hold_s: float
     """How long a requeued job waits at least."""
     accounting: bool
@@ -107,7 +106,6 @@ def read_site(config: str, partitions: str) -> SlurmSite:
         preempt_exempt_s=duration_s(values.get("PreemptExemptTime", "")) or 0.0,
         send_user_signal="preempt_send_user_signal" in controller
         or "send_user_signal" in _options(values, "PreemptParameters"),
-        requeue_allowed=values.get("JobRequeue", "1") != "0",
         requeue_hold_s=_number(hold, DEFAULT_CRED_EXPIRE_S),
         accounting=values.get("AccountingStorageType", "").removeprefix("accounting_storage/") not in ("", "none"),
         accounting_comments="job_comment" in _options(values, "AccountingStoreFlags"),
@@ -192,7 +190,10 @@ def describe_preemption(site: SlurmSite, partition: str | None = None) -> str:
     if mode == "off":
         return f"{where} are not preempted."
     if mode == "suspend":
-        return f"{where} are suspended while others need the nodes, and go on where they were; nothing is lost."
+        return (
+            f"{where} are suspended while others need the nodes. With cluster.topology array, nodes that are suspended "
+            "one by one count as lost after cluster.lost_after_s: set it to colocated, so that all stop together."
+        )
     time = _warning(site, _grace_s(site, found))
     if site.preempt_type == "qos":
         time = f"The QOS may give a GraceTime (sacctmgr show qos); where it gives none, {time}"
@@ -228,8 +229,6 @@ def _warning(site: SlurmSite, grace_s: float) -> str:
 def _after_preemption(site: SlurmSite, mode: PreemptMode) -> str:
     if mode == "cancel":
         return "A preempted job is cancelled here, so hpcrl submits a successor."
-    if not site.requeue_allowed:
-        return "This site forbids requeueing (JobRequeue=0), so hpcrl submits a successor."
     return f"Slurm queues the job again, to start after {site.requeue_hold_s:.0f} s at the earliest."
 
 

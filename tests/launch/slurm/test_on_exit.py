@@ -236,7 +236,7 @@ def test_a_node_that_failed_under_the_script_is_a_successor_where_slurm_does_not
     if allowed:
         assert said == "Slurm queues it again by itself (node_failure)." and sent.turns() == []
     else:
-        assert said == "A node failed; the site forbids requeueing: a successor is submitted."
+        assert said == "A node failed; its flags forbid requeueing: a successor is submitted."
         assert sent.fake.state["jobs"][-1]["state"] == "PENDING"
 
 

@@ -104,7 +104,7 @@ def test_where_requeueing_is_forbidden_each_job_has_a_successor(cause: Cause) ->
         ("22.05", "low", RequeueRules(True, False)),
         ("22.05", "cancels", RequeueRules(True, True)),
         ("22.05", None, RequeueRules(True, False)),
-        ("24.11", "gpu", RequeueRules(False, True)),
+        ("24.11", "gpu", RequeueRules(True, True)),
         ("25.05", "cpu", RequeueRules(True, False)),
     ],
 )

@@ -30,7 +30,6 @@ def test_the_site_of_22_05() -> None:
     assert site.kill_wait_s == 5
     assert (site.preempt_type, site.preempt_mode) == ("partition_prio", "requeue")
     assert site.send_user_signal, "preempt_send_user_signal of SlurmctldParameters"
-    assert site.requeue_allowed
     assert site.accounting
     assert not site.accounting_comments
     assert site.requeue_hold_s == 7, "cred_expire of AuthInfo"
@@ -76,7 +75,6 @@ def test_the_site_of_24_11() -> None:
     site = site_of("24.11")
     assert site.version == (24, 11, 0)
     assert (site.preempt_type, site.preempt_mode) == ("qos", "cancel")
-    assert not site.requeue_allowed
     assert not site.accounting
     assert not site.send_user_signal
     assert site.requeue_hold_s == 60
@@ -95,7 +93,7 @@ def test_the_site_of_25_05() -> None:
 def test_of_nothing_a_site_with_slurms_defaults_is_read() -> None:
     site = read_site("", "")
     assert (site.version, site.cluster, site.kill_wait_s, site.requeue_hold_s) == ((), "", 30, 120)
-    assert (site.preempt_type, site.preempt_mode, site.requeue_allowed) == ("none", "off", True)
+    assert (site.preempt_type, site.preempt_mode) == ("none", "off")
     assert site.partition(None) is None
     assert describe_preemption(site) == "Jobs are not preempted."
 
@@ -149,8 +147,9 @@ def test_slurms_times_are_read(written: str, seconds: float | None) -> None:
         (
             "23.11",
             "batch",
-            "Jobs on partition batch are suspended while others need the nodes, and go on where they were; "
-            "nothing is lost.",
+            "Jobs on partition batch are suspended while others need the nodes. With cluster.topology array, "
+            "nodes that are suspended one by one count as lost after cluster.lost_after_s: set it to colocated, so "
+            "that all stop together.",
         ),
         (
             "24.11",
@@ -164,11 +163,6 @@ def test_slurms_times_are_read(written: str, seconds: float | None) -> None:
 )
 def test_a_preemption_is_said_in_plain_words(version: str, partition: str | None, sentence: str) -> None:
     assert describe_preemption(site_of(version), partition) == sentence
-
-
-def test_where_requeueing_is_forbidden_the_successor_is_announced() -> None:
-    site = replace(site_of("22.05"), requeue_allowed=False)
-    assert "hpcrl submits a successor" in describe_preemption(site, "low")
 
 
 @pytest.mark.parametrize(
