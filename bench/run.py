@@ -337,9 +337,9 @@ SECTIONS: Mapping[str, Section] = {
         "workers, and is recorded and spilled behind the calls. 256 rows of 2,048 tokens, two keys of int64 and two of "
         "float32 in, one of float32 out; and a method that is given a number and returns it, on all workers. Calls "
         "that are waited for, one after another, medians of 100 without rows and of 6 with rows, of which the median "
-        "of five rounds; all on the same cores. On two hyperthreads these are sums of processors' time, what is recorded "
-        "behind the calls included: of about 10 ms for a call without rows the master takes 4, the workers 1 each, what "
-        "carries their messages 1.4 and the script 1.1.",
+        "of five rounds; all on the same cores. On two hyperthreads these are sums of processors' time, what is "
+        "recorded behind the calls included: of about 10 ms for a call without rows the master takes 4, the workers "
+        "1 each, what carries their messages 1.4 and the script 1.1.",
         verl_groups.groups,
         peers="peers.txt",
     ),
