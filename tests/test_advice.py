@@ -127,10 +127,25 @@ def scored(component: str, name: str = "a") -> list[str]:
 JUDGED = scored("{role: reward_model}")
 ASKED = [*scored("{role: judge}"), "judge.path=model"]
 FLYING = ["generation.in_flight=10", "generation.segment=4", "generation.max_new_tokens=16"]
+IN_HALVES = [
+    *("cluster.nodes=2", "data.batch_size=2", "ppo.minibatches=1"),
+    *("actor.layout=d4", "critic.layout=d2t2", "reference.layout=d2t2"),
+]
+"""Four workers, with samples for two data-parallel parts; the critic and the reference have no more."""
 BY_JUDGE = [*JUDGED, "reward_model.path=judge"]
 
 CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/load.py: Set {}.", ["seed=many"], ["seed=3"]),
+    (
+        'config/load.py: Close every brace, and quote what has brackets: {mesh: "node[0-1]"}.',
+        ["calls={actor_gen: {mesh: node[0]}}"],
+        ['calls={actor_gen: {mesh: "node[0]"}}'],
+    ),
+    (
+        'config/load.py: Close every brace, and quote what has brackets: {mesh: "node[0-1]"}.',
+        ["calls={actor_gen: {mesh: 0}"],
+        ["calls={actor_gen: {mesh: 0}}"],
+    ),
     ("config/load.py: Set {}.", ["reward.kwargs={1: .nan}"], ["reward.kwargs={}"]),
     ("config/load.py: The nearest is {}.", ["cluster.nods=2"], ["-cluster.nods=2", "cluster.nodes=2"]),
     (
@@ -369,7 +384,22 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("placement/check_layouts.py: Set {}.", ["actor.layout=2x2"], ["actor.layout=d2"]),
     ("placement/check_layouts.py: Set {} or cluster.nodes.", ["reward.mesh=0-2"], ["reward.mesh=0-1"]),
     ("placement/check_layouts.py: Set {} or cluster.nodes.", ["reward.mesh=0-2"], ["cluster.nodes=2"]),
-    ("placement/check_layouts.py: Raise {} or lower {}.", ["cluster.nodes=5"], ["data.batch_size=10"]),
+    ("placement/check_layouts.py: Raise {}, or {}.", ["cluster.nodes=5"], ["data.batch_size=10"]),
+    (
+        "placement/check_layouts.py: Raise {}, or {}.",
+        [*IN_HALVES, "actor.layout=d2t2"],
+        ["reward.mesh=0-1"],
+    ),
+    (
+        "placement/check_layouts.py: Raise {}, or {}.",
+        [*IN_HALVES, "reward.mesh=0"],
+        ["actor.layout=d2t2"],
+    ),
+    (
+        "placement/check_layouts.py: Raise {}, or {}.",
+        [*IN_HALVES, "reward.mesh=0"],
+        ["actor.mesh=0-1", "actor.layout=d2"],
+    ),
     (
         "placement/check.py: Lower generation.max_new_tokens or data.max_prompt_tokens.",
         ["generation.max_new_tokens=120"],
@@ -480,7 +510,7 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["reference.layout=null"],
     ),
     (
-        "placement/check_adapters.py: Leave out {}.of, or set reference_ema.decay to null.",
+        "placement/check_adapters.py: Leave out {}.of{}.",
         [*FOLLOWING, "actor.lora.rank=4", "reference.of=actor"],
         ["ppo.kl.reference_ema.decay=null"],
     ),

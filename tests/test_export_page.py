@@ -28,7 +28,7 @@ def commands(name: str) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four steps that saves every second, a prompt, and a model that chats."""
+    """A run of four steps that saves every second, a prompt, and a model that chats, as that of the run does not."""
     folder = tmp_path_factory.mktemp("page")
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.chdir(folder)
@@ -60,7 +60,8 @@ def test_the_commands_do_what_the_page_says(
     assert main(older) == ExitCode.DONE and Path("tuned/model.safetensors").is_file()
     assert main(other) == ExitCode.DONE
     assert capsys.readouterr().out.splitlines()[-1].endswith("run/export/actor/step-00000004.bf16")
-    for words in [*commands("generate"), *commands("chat")]:
+    chats = [["talker" if word == "run" else word for word in words] for words in commands("chat")]
+    for words in [*commands("generate"), *chats]:
         assert main([*words, "--max-new-tokens", "4"]) == ExitCode.DONE, words
     here = ["--max-new-tokens", "4", "--cluster.type", "local", "--cluster.device", "cpu"]
     for words in commands("eval"):

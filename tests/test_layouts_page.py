@@ -63,6 +63,8 @@ def test_a_mesh_is_as_the_page_says():
     for mesh, workers in meshes:
         assert mesh_text(parse_mesh(None if mesh == "(left out)" else mesh, 2, 4)) == workers
     assert parse_layout("p2d4") == parse_layout("d4t1p2")
+    quoted = [yaml.safe_load(it)["mesh"] for it in re.findall(r"`({mesh: .*?})`", PAGE)]
+    assert quoted == ["node[0-1]", "0,2-3"] and {*quoted} < {mesh for mesh, _ in meshes}
 
 
 def test_the_example_is_planned_in_the_words_of_the_page(load):

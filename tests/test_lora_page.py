@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from support.experiments import ppo_values, write_config, write_inputs
 
 from hpcrl.cli.main import main
@@ -42,6 +43,19 @@ def test_a_run_is_planned_submitted_and_exported_as_the_page_says(
     assert (fields["r"], fields["lora_alpha"]) == (16, 32.0)
     begun = ["--actor.lora.path", str(here / "tuned" / "adapter"), *submit[2:]]
     assert main(["plan", "ppo.yaml", *begun]) == ExitCode.DONE
+
+
+def test_the_settings_of_the_page_are_taken(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    values = ppo_values() | {"cluster": {"type": "local"}} | yaml.safe_load(block)
+    values["actor"] |= {"path": "model"}
+    write_config(here / "sample.yaml", values)
+    assert main(["plan", "sample.yaml"]) == ExitCode.DONE
+    assert capsys.readouterr().err == ""
+    values["reference"] |= {"layout": "d1"}
+    write_config(here / "sample.yaml", values)
+    assert main(["plan", "sample.yaml"]) == ExitCode.CONFIGURATION
+    assert "reference.layout is of a model of its own" in capsys.readouterr().err
 
 
 def test_what_is_refused_is_refused_in_these_words(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

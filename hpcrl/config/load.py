@@ -20,7 +20,7 @@ from hpcrl.config.experiment import Catalogue, ExperimentConfig
 from hpcrl.config.fields import ChangeClass, Setting, build, sections, settings
 from hpcrl.config.hub import find_snapshot, hub_cache, is_hub_name
 from hpcrl.config.validate import Check, collect
-from hpcrl.config.yaml_file import read_yaml
+from hpcrl.config.yaml_file import is_yaml, read_yaml
 from hpcrl.errors import ConfigurationError, Problem
 
 T = TypeVar("T", bound=ExperimentConfig)
@@ -215,6 +215,10 @@ class _Reading(Generic[T]):
         if not null or setting.optional:
             with contextlib.suppress(ArgumentError):
                 return self._storable(word, setting, self._typed(setting, word.value))
+        if setting.plain_type is dict and not is_yaml(word.value):
+            raise word.refused(
+                "is not valid YAML", 'Close every brace, and quote what has brackets: {mesh: "node[0-1]"}.'
+            )
         raise word.refused(f"must be {setting.expectation}", f"Set {word.key}.")
 
     def _within_mapping(self, key: str) -> tuple[str, str] | None:

@@ -282,12 +282,15 @@ def _evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 
 
 def unused_notices(experiment: ExperimentConfig) -> Iterator[str]:
-    """Settings of data that change nothing."""
+    """Settings that change nothing."""
     data, rhythm = section(experiment, "data", DataConfig), experiment.control.evaluate
     if data is not None and data.evaluate is not None and not any((rhythm.steps, rhythm.epochs, rhythm.seconds)):
         yield "data.evaluate is set, but control.evaluate is not, so nothing is evaluated."
     if data is not None and data.drop_last and data.sources:
         yield "data.drop_last has no effect with data.sources: each is read on and on, so that all batches are whole."
+    nodes = experiment.cluster.nodes
+    for count in sorted(experiment.on_nodes.keys() - set(map(str, experiment.cluster.node_counts))):
+        yield f'on_nodes."{count}" has no effect: cluster.nodes = {nodes}.'
 
 
 def reward_notices(experiment: ExperimentConfig) -> Iterator[str]:

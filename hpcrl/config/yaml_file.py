@@ -116,6 +116,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+def is_yaml(value: Any) -> bool:
+    """Whether a value is no text, or one that YAML's syntax allows."""
+    try:
+        return not isinstance(value, str) or all(True for _ in yaml.parse(value))
+    except yaml.YAMLError:
+        return False
+
+
 def in_yaml(value: Any) -> str:
     """A value as YAML in one line."""
     plain = list(value) if isinstance(value, tuple) else value

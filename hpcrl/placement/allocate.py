@@ -1,9 +1,10 @@
 """Where models are trained and calls are made, as `allocation` says: of the experiment, the models' shapes, the nodes.
 
 `pipe_data` and `pipe_model` have a stage on each node and split data, or layers, over its workers. `heuristic` is that
-of ReaL (Mei et al. 2024, arXiv:2406.14088) for nodes of any size: trained roles share the cluster by their parameters,
-generation has all of it with at least two stages and no tensor parallelism, inference has all of it in two
-data-parallel parts. What a model, a backend or a batch does not allow is taken as near as it can be had.
+of ReaL (Mei et al. 2024, arXiv:2406.14088) for nodes of any size: trained roles share the cluster by their parameters
+(shares are rounded; ReaL rounds the first up, of sizes in whole billions), generation has all of it with at least two
+stages and no tensor parallelism, inference has all of it in two data-parallel parts. What a model, a backend or a batch
+does not allow is taken as near as it can be had.
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,15 +7,18 @@ from typing import Any, Literal, TypeVar
 
 from hpcrl.backends.backend import BACKENDS
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import ModelConfig, models_of
+from hpcrl.config.model import ModelConfig, models_of, shared_with
 from hpcrl.config.validate import collect
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.allocate import settle
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.data_sheets import SHEETS
+from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import Models, estimate_models, of_worker
+from hpcrl.placement.meshes import powers_of_two
 from hpcrl.placement.peak_flops import known_name
+from hpcrl.placement.placing import mesh_of
 from hpcrl.placement.plan import Plan, ReplicaPlan, plan_for
 from hpcrl.placement.sizes import GIB
 from hpcrl.placement.worker_memory import STATE, Load, peaks, waiting_models
@@ -150,32 +153,43 @@ def _too_much(lasting: float, at: Load, capacity: Capacity) -> str:
 
 def _remedy(experiment: ExperimentConfig, capacity: Capacity) -> str:
     """The smallest change of types, allocation, what holds models or nodes, or of several of these, with which the run
-    fits and can be planned."""
+    fits and can be planned; or, where on so few nodes some call always needs too much, with which what lasts fits."""
+    nearly, nodes = "", 0
     for what, changed in _changes(experiment):
-        if not collect(changed, ALL_CHECKS, ()) and _fits(changed, capacity):
+        if nearly and changed.cluster.most_nodes > nodes:
+            break
+        if collect(changed, ALL_CHECKS, ()) or (most := _most_where_it_fits(changed, capacity)) is None:
+            continue
+        if most <= (capacity.bytes or 0.0):
             return f"It fits with {what}."
+        if not nearly:
+            nearly = f"They fit with {what}, but a call may still need {most / GIB:.1f} GiB"
+            nodes = changed.cluster.most_nodes
+    if nearly:
+        return f"{nearly}: also lower micro_batch_tokens of the roles, or generation.slots."
     return (
         "Neither bf16, nor another backend, nor offload, nor more nodes make it fit: take smaller models, or nodes "
         "with more memory."
     )
 
 
-def _fits(experiment: ExperimentConfig, capacity: Capacity) -> bool:
-    """Whether what is kept does, on the devices and beside them."""
+def _most_where_it_fits(experiment: ExperimentConfig, capacity: Capacity) -> float | None:
+    """Bytes that a call may need; None where what is kept does not fit, on the devices or beside them."""
     plan, device = plan_for(experiment), experiment.cluster.device
     models = estimate_models(plan, experiment)
     if need(plan, peaks(plan, models, device, lasting=True), capacity)[0] > (capacity.bytes or 0.0):
-        return False
+        return None
     try:
         if device == "cuda" and capacity.host is not None:
             list(_check_host(plan, models, capacity.host))
     except ConfigurationError:
-        return False
-    return True
+        return None
+    return need(plan, peaks(plan, models, device), capacity)[0]
 
 
 def _changes(experiment: Any) -> Iterator[tuple[str, Any]]:
     models = models_of(experiment)
+    own = {role: model for role, model in models.items() if not shared_with(experiment, role)}
     wide = {role: {"dtype": "bf16"} for role, model in models.items() if model.dtype != "bf16"}
     frozen = {role: fields for role, fields in wide.items() if not hasattr(models[role], "optimizer")}
     nodes, factor = experiment.cluster.most_nodes, 1
@@ -186,7 +200,7 @@ def _changes(experiment: Any) -> Iterator[tuple[str, Any]]:
         yield from (_with(more, said, fields) for fields in types if said or fields)
         if factor == 1:
             yield from _allocated(experiment)
-        for held in _held_otherwise(models):
+        for held in (*_layers_split(more, own), *_held_otherwise(own)):
             both = {role: {**held.get(role, {}), **wide.get(role, {})} for role in models}
             yield from (_with(more, said, fields) for fields in (held, both))
         factor *= 2
@@ -199,12 +213,25 @@ def _with(experiment: Any, said: Sequence[str], fields: Fields) -> tuple[str, An
     return " and ".join([*said, *settings]), replace(experiment, **roles)
 
 
+def _layers_split(experiment: Any, models: Mapping[str, ModelConfig]) -> Iterator[Fields]:
+    """Each layer over 2, 4, … workers of a node, where layouts are given: without any, allocations are tried."""
+    nodes = experiment.cluster.most_nodes
+    sizes = {role: len(mesh_of(experiment, role, nodes)) for role, model in models.items() if model.layout is not None}
+    for tensor in powers_of_two(experiment.cluster.workers_per_node)[1:]:
+        if sizes and not any(size % tensor for size in sizes.values()):
+            yield {role: {"layout": Layout(size // tensor, tensor).short} for role, size in sizes.items()}
+
+
 def _held_otherwise(models: Mapping[str, ModelConfig]) -> Iterator[Fields]:
-    """What is kept up to date in the host's memory; parameters cut over workers; both."""
+    """What is kept up to date in the host's memory; parameters cut over workers, and gradients, too; both."""
     offloading = [role for role, model in models.items() if "optimizer" in backend_of(model.backend).offloads]
     yield {role: {"offload": "optimizer"} for role in offloading if hasattr(models[role], "optimizer")}
     cutting = {name: backend for name in names(BACKENDS) if (backend := backend_of(name)).shards}
-    yield from ({role: {"backend": name} for role in models} for name in cutting)
+    for name, backend in cutting.items():
+        yield {role: {"backend": name} for role in models}
+        if not backend.adds_up:
+            each = {role: {"reduce": "micro_batch"} for role, it in models.items() if hasattr(it, "reduce")}
+            yield {role: {"backend": name, **each.get(role, {})} for role in models}
     for name, backend in cutting.items():
         if "parameters" in backend.offloads:
             yield {role: {"backend": name, "offload": "parameters"} for role in models}

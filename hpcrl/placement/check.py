@@ -158,7 +158,7 @@ def _cpu_role_problems(experiment: ExperimentConfig, role: str) -> Iterator[Prob
             )
     parts = len(mesh_of(experiment, role, experiment.cluster.most_nodes))
     has = f"cluster.nodes · {workers} = {experiment.cluster.most_nodes} · {placement.workers} = {parts} parts"
-    yield from batch_problems(experiment, workers, parts, f"{has} are to share them")
+    yield from batch_problems(experiment, (workers,), parts, f"{has} are to share them", f"lower {workers}")
 
 
 def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.config.experiment import ExperimentConfig, calls_of
+from hpcrl.config.fields import settings
 from hpcrl.config.model import LoraConfig, ReferenceConfig, TrainedModelConfig, lora_of, models_of, shared_with
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import DataError, Problem
@@ -103,6 +104,12 @@ def _needless(role: str, of: str, config: ReferenceConfig) -> Iterator[Problem]:
         )
 
 
+def _or_no_blend(experiment: ExperimentConfig) -> str:
+    """The setting of the algorithm that has the call blend; empty of one that has no such setting."""
+    keys = [setting.key for setting in settings(type(experiment)) if setting.key.endswith("reference_ema.decay")]
+    return "".join(f", or set {key} to null" for key in keys)
+
+
 def _of_calls(experiment: ExperimentConfig, role: str, of: str, calls: tuple[MFC, ...]) -> Iterator[Problem]:
     for call in calls:
         if call.role != role:
@@ -111,7 +118,7 @@ def _of_calls(experiment: ExperimentConfig, role: str, of: str, calls: tuple[MFC
             yield Problem(
                 (f"{role}.of",),
                 f"{role}.of = {of} never changes, but {call.name} blends {call.blends} into {role}.",
-                f"Leave out {role}.of, or set reference_ema.decay to null.",
+                f"Leave out {role}.of{_or_no_blend(experiment)}.",
             )
         elif call.name in calls_of(experiment):
             yield Problem(

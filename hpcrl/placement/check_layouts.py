@@ -1,13 +1,13 @@
 """What is wrong with a layout over a mesh: of a role's home, or of a call that is made elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.errors import Problem
-from hpcrl.placement.abilities import Chosen, axes_of, axes_problem, backend_axes_problem, settings_of
+from hpcrl.placement.abilities import Chosen, axes_of, axes_problem, axes_under, backend_axes_problem, settings_of
 from hpcrl.placement.judges import whole_because
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout
 from hpcrl.recipes.algorithm import algorithm_of
@@ -54,7 +54,22 @@ def layout_problems(experiment: ExperimentConfig, written: Written, ranks: Ranks
         )
     else:
         yield from _axes_problems(experiment, written, layout)
-    yield from batch_problems(experiment, key, layout.dp, f"{key} has dp = {layout.dp}")
+    has = f"{key} has dp = {layout.dp}"
+    yield from batch_problems(experiment, (key, mesh_key), layout.dp, has, _fewer_parts(experiment, written))
+
+
+def _fewer_parts(experiment: ExperimentConfig, written: Written) -> str:
+    """What splits a batch over fewer workers."""
+    key = written.layout_key
+    mesh = f"{key.removesuffix('layout')}mesh to fewer workers"
+    if written.layout is not None:
+        mesh += f" and {key} to match"
+    if written.chosen is not None:
+        axes = axes_under(written.chosen)
+    else:
+        role = algorithm_of(experiment).roles[written.role]
+        axes = axes_of(written.role, getattr(experiment, written.role), role.axes)
+    return f"set {mesh}" if axes == ("dp",) else f"set {key} to one with a smaller d, or {mesh}"
 
 
 def _axes_problems(experiment: ExperimentConfig, written: Written, layout: Layout) -> Iterator[Problem]:
@@ -75,14 +90,17 @@ def _axes_problems(experiment: ExperimentConfig, written: Written, layout: Layou
         yield replace(problem, keys=settings_of(*problem.keys))
 
 
-def batch_problems(experiment: ExperimentConfig, parts_key: str, parts: int, has: str) -> Iterator[Problem]:
-    """Batches that do not give each of so many parts, which `parts_key` makes, a sample."""
+def batch_problems(
+    experiment: ExperimentConfig, parts_keys: Sequence[str], parts: int, has: str, fewer: str
+) -> Iterator[Problem]:
+    """Batches that do not give each of so many parts, which `parts_keys` make, a sample; `fewer` says how to have
+    fewer."""
     algorithm = algorithm_of(experiment)
     batch, key = algorithm.batch(experiment), algorithm.rows.batch_setting
     if batch.tokens is None and batch.pieces < parts:
         whole = "samples" if batch.kept_whole == "sample" else "rows that are kept whole"
         yield Problem(
-            settings_of(key, parts_key, *WORLD),
+            settings_of(key, *parts_keys, *WORLD),
             f"{key} gives {batch.pieces} {whole} per step, but {has}, and every part needs one.",
-            f"Raise {key} or lower {parts_key}.",
+            f"Raise {key}, or {fewer}.",
         )

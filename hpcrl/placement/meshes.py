@@ -44,11 +44,11 @@ class Grid(NamedTuple):
 
 
 def _shares(count: int, weights: Sequence[float]) -> list[int]:
-    """ReaL's: the first has its share, rounded up, unless the others would have less than one each; then the next."""
+    """One at least. The first has its share, rounded, a half up; then the next of what is left."""
     sizes: list[int] = []
     for i, weight in enumerate(weights):
         left, others = count - sum(sizes), len(weights) - i - 1
-        sizes.append(left if not others else min(-int(-left * weight // sum(weights[i:])), left - others))
+        sizes.append(min(max(1, int(left * weight / sum(weights[i:]) + 0.5)), left - others))
     return sizes
 
 

@@ -67,8 +67,7 @@ def settings_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
             if name in OF_ALL or name not in kinds or kinds[name].change is not ChangeClass.PLACEMENT:
                 yield Problem(
                     ("on_nodes",),
-                    f"{key} has {name}, but it can only have settings that say where something is: a role's layout, "
-                    "mesh or backend, calls.",
+                    f"{key} has {name}, but it can only have settings of class placement, and not {', '.join(OF_ALL)}.",
                     "Set on_nodes.",
                 )
                 return

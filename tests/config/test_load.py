@@ -115,6 +115,12 @@ def test_all_problems_are_reported_together(folder):
         assert text.startswith(start)
 
 
+@pytest.mark.parametrize("value", ["{actor_gen: {mesh: node[0]}}", "{actor_gen: {mesh: 0}"])
+def test_a_mapping_that_is_no_yaml_is_told_apart_from_another_type(folder, value):
+    (problem,) = problems_of(ppo_values(), f"calls={value}")
+    assert problem.startswith(f"calls = {value} (command line) is not valid YAML. ")
+
+
 @pytest.mark.parametrize(
     ("key", "nearest"),
     [

@@ -1,5 +1,6 @@
 """Memory that cannot suffice is refused with what would; memory that may not is said."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -113,29 +114,40 @@ def test_a_nodes_memory_is_asked_for_only_where_something_waits_there(load):
     assert asked == [400]
 
 
+SHORT = [f"{role}.micro_batch_tokens=1024" for role in ("actor", "critic", "reference")]
 ADVICE = [
-    ("cpu", 60, "cluster.nodes = 4 and actor.backend = fsdp"),
-    ("cpu", 130, "allocation = pipe_model"),
-    ("cuda", 24, "actor.backend = fsdp and actor.offload = parameters"),
-    ("cuda", 100, "actor.offload = optimizer and actor.dtype = bf16"),
-    ("cuda", 170, "reference.dtype = bf16"),
+    ("cpu", 60, [], "cluster.nodes = 4 and actor.backend = fsdp", True),
+    ("cpu", 130, SHORT, "allocation = pipe_model", False),
+    ("cuda", 24, [], "actor.backend = fsdp and actor.offload = parameters", True),
+    ("cuda", 100, [], "actor.offload = optimizer and actor.dtype = bf16", True),
+    ("cuda", 100, SHORT, "actor.offload = optimizer and actor.dtype = bf16", False),
+    ("cuda", 170, [], "actor.offload = optimizer and actor.dtype = bf16", False),
+    ("cuda", 170, SHORT, "actor.dtype = bf16", False),
 ]
+"""Device and memory, settings, what the advice begins with, and whether a call may then still need too much."""
 
 
-@pytest.mark.parametrize(("device", "gib", "first"), ADVICE)
-def test_the_advice_fits(load, device, gib, first):
+def followed(problem):
+    """The settings with which it fits, and what a call may still need, if that is more than there is."""
+    found = re.search(r"(?:It fits|They fit) with (.*?)(?:, but a call may still need ([\d.]+) GiB: .*)?\.$", problem)
+    return found[1], [found[2]] if found[2] else []
+
+
+@pytest.mark.parametrize(("device", "gib", "settings", "first", "doubtful"), ADVICE)
+def test_the_advice_fits(load, device, gib, settings, first, doubtful):
     """The nodes have enough for what is offloaded."""
     capacity = Capacity(gib * GIB, "worker", HERE, host=lambda: Capacity(300 * GIB, "node", HERE))
-    given = f"cluster.device={device}"
-    advice = refused(load(given), capacity).partition("It fits with ")[2].rstrip(".")
-    assert advice.startswith(first)
+    given = [f"cluster.device={device}", *settings]
+    advice, call_gib = followed(refused(load(*given), capacity))
+    assert advice.startswith(first) and bool(call_gib) == doubtful
     overrides = [setting.replace(" = ", "=") for setting in advice.split(" and ")]
-    list(check_memory(settle(load(given, *overrides)), capacity))
+    doubts = list(check_memory(settle(load(*given, *overrides)), capacity))
+    assert [re.search(r"may need ([\d.]+) GiB", doubt)[1] for doubt in doubts] == call_gib
 
 
 def test_what_does_not_fit_the_nodes_is_no_advice(load):
     capacity = Capacity(24 * GIB, "worker", HERE, host=lambda: Capacity(60 * GIB, "node", HERE))
-    assert "It fits with cluster.nodes = " in refused(load("cluster.device=cuda"), capacity)
+    assert "fit with cluster.nodes = " in refused(load("cluster.device=cuda"), capacity)
 
 
 def test_models_that_are_cut_need_no_more_nodes(load):
@@ -143,8 +155,40 @@ def test_models_that_are_cut_need_no_more_nodes(load):
     backend = [f"{role}.backend=whole.py:WHOLE" for role in ("actor", "critic", "reference")]
     settings = [*backend, "cluster.nodes=1", "cluster.workers_per_node=8", "ppo.minibatches=1"]
     capacity = Capacity(30 * GIB, "worker", HERE)
+    assert "They fit with allocation = pipe_model, but a call may still need " in refused(load(*settings), capacity)
+    settings += SHORT
     assert "It fits with allocation = pipe_model." in refused(load(*settings), capacity)
-    list(check_memory(settle(load(*settings, "allocation=pipe_model")), capacity))
+    assert not list(check_memory(settle(load(*settings, "allocation=pipe_model")), capacity))
+
+
+def test_layouts_that_are_given_are_split_within_nodes(load):
+    """Before other backends are advised, under which each worker has a whole gradient during an update."""
+    layouts = [f"{role}.layout=d8" for role in ("actor", "critic", "reference")]
+    given = [*layouts, *SHORT, "cluster.nodes=2", "cluster.workers_per_node=4", "cluster.device=cuda"]
+    capacity = Capacity(60 * GIB, "worker", HERE)
+    advice, call_gib = followed(refused(load(*given), capacity))
+    assert advice == "actor.layout = d2t4 and reference.layout = d2t4 and critic.layout = d2t4" and not call_gib
+    overrides = [setting.replace(" = ", "=") for setting in advice.split(" and ")]
+    assert not list(check_memory(load(*given, *overrides), capacity))
+
+
+def test_gradients_that_are_whole_during_an_update_are_added_up_sooner_where_that_fits(load):
+    """On nodes of one worker, without room for what is offloaded."""
+    layouts = [f"{role}.layout=d8" for role in ("actor", "critic", "reference")]
+    given = [*layouts, *SHORT, "cluster.nodes=8", "cluster.device=cuda"]
+    advices = {}
+    for gib in (45, 70):
+        capacity = Capacity(gib * GIB, "worker", HERE, host=lambda: Capacity(10 * GIB, "node", HERE))
+        advices[gib], call_gib = followed(refused(load(*given), capacity))
+        assert not call_gib
+    assert "actor.backend = fsdp and actor.reduce = micro_batch and actor.dtype = bf16 and reference" in advices[45]
+    assert advices[70] == "actor.backend = fsdp and reference.backend = fsdp and critic.backend = fsdp"
+
+
+def test_a_reference_that_is_the_actors_model_is_given_no_backend_of_its_own(load):
+    adapters = ["actor.lora.rank=4", "critic.lora.rank=4", "reference.of=actor", *SHORT[:2], "cluster.device=cuda"]
+    advice, _ = followed(refused(load(*adapters), Capacity(30 * GIB, "worker", HERE)))
+    assert "actor.backend = fsdp" in advice and "reference.dtype = bf16" in advice and "reference.b" not in advice
 
 
 def test_memory_for_one_call_may_be_short_and_is_said(load):

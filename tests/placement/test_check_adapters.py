@@ -55,3 +55,9 @@ def test_linear_modules_are_known_by_the_text_of_transformers_classes(tmp_path: 
     assert (fused.inputs, fused.outputs, fused.turned) == (32, 96, False)
     (fc1,) = targets(OPT, {"model.decoder.layers.0.fc1.weight": (48, 32)}).values()
     assert (fc1.inputs, fc1.outputs, fc1.turned) == (32, 48, True)
+
+
+def test_a_reference_that_is_blended_is_told_the_setting_that_blends(load: Any) -> None:
+    blended = ("ppo.kl.mode=reward", "ppo.kl.reference_ema.decay=0.9")
+    (refused,) = problems(load, *blended, "actor.lora.rank=4", "reference.of=actor")
+    assert refused.endswith("Leave out reference.of, or set ppo.kl.reference_ema.decay to null.")

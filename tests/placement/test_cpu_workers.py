@@ -50,7 +50,7 @@ def test_a_role_that_no_call_needs_has_no_workers(load):
         (
             ["reward.workers=5", "cluster.nodes=2"],
             "data.batch_size gives 8 samples per step, but cluster.nodes · reward.workers = 2 · 5 = 10 parts are to "
-            "share them, and every part needs one. Raise data.batch_size or lower reward.workers.",
+            "share them, and every part needs one. Raise data.batch_size, or lower reward.workers.",
         ),
         (["reward.workers=-1"], "reward.workers = -1 must be at least 0. Set reward.workers."),
         (

@@ -9,6 +9,7 @@ from support.experiments import load_config, ppo_values, write_config, write_inp
 
 from hpcrl.cli.main import main
 from hpcrl.config.changes import RunSettings, with_nodes
+from hpcrl.config.validate import unused_notices
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.launch import preflight
 from hpcrl.launch.settled import settled
@@ -85,8 +86,8 @@ def test_layouts_are_given_for_each_number(load):
     ("other", "words"),
     [
         ({"two": {}}, 'on_nodes."two" must be a number of nodes'),
-        ({"2": {"actor.layuot": "d2"}}, 'on_nodes."2" has actor.layuot, but it can only have settings that say where'),
-        ({"2": {"seed": 2}}, 'on_nodes."2" has seed'),
+        ({"2": {"actor.layuot": "d2"}}, 'on_nodes."2" has actor.layuot, but it can only have settings of class'),
+        ({"2": {"seed": 2}}, 'on_nodes."2" has seed, but it can only have settings of class placement, and not '),
         ({"2": {"cluster.nodes": 2}}, 'on_nodes."2" has cluster.nodes'),
         ({"2": {"actor.layout": 2}}, 'on_nodes."2": actor.layout = 2 must be `str | null`, got `int`'),
         ({"2": 3}, 'on_nodes."2" must be a number of nodes and a mapping'),
@@ -95,6 +96,14 @@ def test_layouts_are_given_for_each_number(load):
 )
 def test_what_cannot_be_given_for_a_number_is_refused(load, other, words):
     assert words in refusal(load, "cluster.nodes=1-2", f"on_nodes={json.dumps(other)}")
+
+
+def test_numbers_that_the_run_never_has_are_said_to_have_no_effect(load):
+    other = 'on_nodes={"2": {actor.layout: d2}, "5": {actor.layout: d5}}'
+    assert not list(unused_notices(load("cluster.nodes=1-5", other)))
+    assert list(unused_notices(load("cluster.nodes=1-4", other))) == [
+        'on_nodes."5" has no effect: cluster.nodes = 1-4.'
+    ]
 
 
 def test_what_is_wrong_beside_a_range_is_told_with_it(load):

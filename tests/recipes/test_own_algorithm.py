@@ -148,7 +148,7 @@ def test_draw_has_its_calls(folder: Path) -> None:
 WRONG = {
     "letters.rows=2": "letters.rows = 2 must be at least 3, so that each minibatch has a row. Raise letters.rows.",
     "letters.rows=3": "letters.rows gives 3 rows that are kept whole per step, but actor.layout has dp = 4, and every "
-    "part needs one. Raise letters.rows or lower actor.layout.",
+    "part needs one. Raise letters.rows, or set actor.layout to one with a smaller d, or actor.mesh to fewer workers.",
     "letters.rows=many": "letters.rows = many (command line) must be a whole number. Set letters.rows.",
     "letters.held_out=0": "letters.held_out = 0 must be at least 1. Set letters.held_out.",
     "letters.file=/gone": "letters.file = /gone must be a file, but there is none. Set letters.file.",
