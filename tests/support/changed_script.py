@@ -29,6 +29,8 @@ def rollout(run, e, step):
 def loop(run, e):
     actor, critic = run.groups("actor", "critic")
     run.state.setdefault("by", 0.25)
+    if SINCE < 1000:
+        run.state.setdefault("made", [])  # the first version knows nothing of it
     for step in run.steps(prepare=rollout, lag=LAG):
         is_new = step.number >= SINCE
         batch = step.prepared.union(critic.inference(step.prepared))
@@ -36,6 +38,7 @@ def loop(run, e):
         run.once(noted, step.number)
         if is_new:
             batch = batch.union(run.compute(again, batch, 0.5))
+            run.state["made"].append(step.number)
         loss = critic.update(batch).stats["loss"]
         run.once(noted, step.number)
         actor.update(batch.filter(list(batch.ids[1:])) if is_new else batch)
