@@ -20,7 +20,7 @@ from hpcrl.simulation.simulate import Simulated, simulate
 OF_STEP, OF_CALL_S = 0.03, 0.005
 TRIES = 3
 MANY = [
-    pytest.param(graph, seed, marks=pytest.mark.slow)
+    pytest.param(graph, seed, marks=(pytest.mark.slow, pytest.mark.quiet))
     for graph, seed in (("parallel", 101), ("chain", 102), *((graph, seed) for graph in GRAPHS for seed in range(20)))
 ]
 
