@@ -205,7 +205,7 @@ class Attempt:
             self._reactor.turn()
             if ending := self._judged():
                 return ending
-            if not introduced and self._members.all_connected(ranks):
+            if not introduced and self._members.may_meet(ranks):
                 self._introduce(ranks)
                 introduced = True
             if self._clock() - max(begun, self._members.newest_progress(ranks)) > limit_s:

@@ -271,5 +271,9 @@ class Members:
     def all_connected(self, ranks: Collection[int]) -> bool:
         return self.workers.keys() >= set(ranks)
 
+    def may_meet(self, ranks: Collection[int]) -> bool:
+        """Whether all are connected, and each has what the others need of it."""
+        return self.all_connected(ranks) and not any(self.hellos[rank].failed for rank in ranks)
+
     def all_ready(self, ranks: Collection[int]) -> bool:
         return self.ready.keys() >= set(ranks)

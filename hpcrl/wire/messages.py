@@ -67,7 +67,8 @@ class NodeDraining(msgspec.Struct, frozen=True, tag=True):
 class WorkerHello(msgspec.Struct, frozen=True, tag=True):
     """A worker is connected: `address` serves rows to its peers, `prepared` is what its host tells the others.
 
-    `hardware` is the model of what it computes on, `software` what its host computes with.
+    `hardware` is the model of what it computes on, `software` what its host computes with. One that has
+    `failed` has no host, and says why next.
     """
 
     attempt: int
@@ -77,6 +78,7 @@ class WorkerHello(msgspec.Struct, frozen=True, tag=True):
     prepared: str
     hardware: str = ""
     software: str = ""
+    failed: bool = False
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):

@@ -119,7 +119,8 @@ class ModelWorker:
         args = self._args
         hardware = hardware_of(args.device, args.device_uuid)
         address = self._mailbox.address
-        self._mailbox.post(WorkerHello(args.attempt, args.rank, os.getpid(), address, prepared, hardware, software))
+        told = address, prepared, hardware, software, failed is not None
+        self._mailbox.post(WorkerHello(args.attempt, args.rank, os.getpid(), *told))
         if failed is not None:
             self._fail("starting", failed)
             return self._await_finish()

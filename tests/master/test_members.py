@@ -101,10 +101,18 @@ def test_progress_is_new_words_or_work_and_agents_speak_for_workers_that_are_not
 def test_all_are_connected_and_ready_only_when_every_rank_is() -> None:
     members = members_of_one_node(Clock())
     assert members.all_connected([0, 1]) and not members.all_connected([0, 1, 2])
+    assert members.may_meet([0, 1]) and not members.may_meet([0, 1, 2])
     members.ready[0] = WorkerReady(0, 1.0)
     assert not members.all_ready([0, 1])
     members.ready[1] = WorkerReady(1, 1.0)
     assert members.all_ready([0, 1])
+
+
+def test_nobody_begins_with_a_worker_that_could_not_make_its_host() -> None:
+    """The error of who did would be told as the cause, if it came first."""
+    members = members_of_one_node(Clock())
+    members.worker(b"worker1", WorkerHello(0, 1, 101, "tcp://x", "", failed=True))
+    assert members.all_connected([0, 1]) and not members.may_meet([0, 1])
 
 
 def test_a_worker_that_ended_with_the_code_of_an_error_has_failed() -> None:

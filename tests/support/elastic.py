@@ -26,6 +26,8 @@ from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.workers import model_worker
 from hpcrl.workers.exchange import Exchange
+from hpcrl.workers.host import Outcome, Work
+from hpcrl.workers.toy import ToyHost, ToyRole
 
 if TYPE_CHECKING:
     from hpcrl.engines.engine import Decision, Update
@@ -139,10 +141,20 @@ def opened_parts(run: RunDirectory) -> dict[int, int]:
     return {event.step: event.calls["actor_gen"] for event in events if isinstance(event, Opened) and event.ids}
 
 
-def add_up_wrongly(factor: float, _rank: int) -> None:
-    """In a worker: sums over ranks are so many times what they are."""
-    rightly = Exchange.sum
-    Exchange.sum = lambda *arguments: factor * rightly(*arguments)  # type: ignore[method-assign]
+def add_up_wrongly(factor: float, _rank: int, of: str = "") -> None:
+    """In a worker: sums over ranks are so many times what they are, of each role that is trained or of this one."""
+    rightly, train = Exchange.sum, ToyHost.train_step
+    trained = [""]
+
+    def train_step(self: ToyHost, work: Work, role: ToyRole) -> Outcome:
+        trained[0] = role.at.role
+        return train(self, work, role)
+
+    def add_up(*arguments: Any) -> np.ndarray:
+        return (factor if of in ("", trained[0]) else 1.0) * rightly(*arguments)
+
+    ToyHost.train_step = train_step  # type: ignore[method-assign]
+    Exchange.sum = add_up  # type: ignore[method-assign, assignment]
 
 
 def spoil_gradients(places: Mapping[Place, float], rank: int) -> None:
