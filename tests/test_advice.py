@@ -1683,7 +1683,7 @@ ELSEWHERE = {
     "recipes/check.py: Leave control.evaluate out.": (
         "recipes/test_check.py::test_evaluations_that_nothing_can_make_are_refused"
     ),
-    "durable/append_log.py: Free some space, and resume the run. A control.keep_checkpoints above 2 may be lowered.": (
+    "durable/append_log.py: Free some space, or lower control.keep_checkpoints if it is above 2, and resume the run.": (
         "master/test_disturbances.py::test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost"
     ),
     "launch/preflight.py: Fix the function, or set {}.kwargs.": (

@@ -19,7 +19,7 @@ class DiskFullError(InternalError):
         needed = "its size is not known" if needed_bytes is None else f"it needs {needed_bytes} bytes"
         super().__init__(
             f"no room for {path}: {needed}, {_free_bytes(path)} bytes are free (or a quota is used up).",
-            "Free some space, and resume the run. A control.keep_checkpoints above 2 may be lowered.",
+            "Free some space, or lower control.keep_checkpoints if it is above 2, and resume the run.",
         )
 
 

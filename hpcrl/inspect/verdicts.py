@@ -100,7 +100,7 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
         ),
         "disk": Verdict(
             "The disk was full, read-only or failing, or a quota was used up.",
-            "Make room, and resume. A control.keep_checkpoints above 2 may be lowered.",
+            "Make room, or lower control.keep_checkpoints if it is above 2, and resume.",
             "df -h {run}",
         ),
         "cancelled": Verdict(

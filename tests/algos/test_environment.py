@@ -274,9 +274,10 @@ REMAX = replace(remax.ALGORITHM, script=loop)
 def test_a_script_asks_for_the_turns_of_greedy_responses_too(task: Path, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(GREEDY)
     talks = talking(task)
+    names = ("actor", "reference", "data", "environment", "reward", "generation", "control")
     experiment = RemaxExperiment(
         algorithm=f"{tmp_path / 'loop.py'}:REMAX",
-        **{name: getattr(talks, name) for name in ("actor", "data", "environment", "reward", "generation", "control")},
+        **{name: getattr(talks, name) for name in names},
     )
     found = rehearse(Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, str(tmp_path / "computed.npz")))
     assert not found.error

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.made_run import ended_run
+from support.unpacked import extract
 
 from hpcrl.cli import inspect
 from hpcrl.cli.inspect import VIEWS
@@ -39,7 +40,7 @@ COMMANDS: Sequence[Sequence[str]] = (
 @pytest.fixture(params=SHOWN)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> RunDirectory:
     with tarfile.open(KEPT / f"format-{request.param}.tar.xz") as packed:
-        packed.extractall(tmp_path, filter="data")
+        extract(packed, tmp_path)
     return RunDirectory.look(tmp_path / "run")
 
 
@@ -57,7 +58,7 @@ def test_each_view_shows_it(kept: RunDirectory, capsys: pytest.CaptureFixture[st
 
 def test_a_copy_without_its_code_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with tarfile.open(KEPT / f"format-{FORMAT}.tar.xz") as packed:
-        packed.extractall(tmp_path, filter="data")
+        extract(packed, tmp_path)
     shutil.rmtree(tmp_path / "run" / "code")
     for command in COMMANDS:
         words = [word.replace("RUN", str(tmp_path / "run")).replace("OTHER", str(tmp_path / "run")) for word in command]

@@ -15,10 +15,16 @@ KEPT = Path(__file__).parent.parent / "kept"
 MODEL = "models/base"
 
 
+def extract(packed: tarfile.TarFile, folder: Path) -> None:
+    """All of it. Python 3.11.2, Debian 12's, knows no filters."""
+    packed.extraction_filter = getattr(tarfile, "data_filter", None)
+    packed.extractall(folder)
+
+
 def unpacked(folder: Path, name: str = "run", made: int = FORMAT) -> RunDirectory:
     """The run `name` in a folder, and beside it `models/base`, which is what it trained itself."""
     with tarfile.open(KEPT / f"format-{made}.tar.xz") as packed:
-        packed.extractall(folder / ".packed", filter="data")
+        extract(packed, folder / ".packed")
     (folder / ".packed" / "run").rename(folder / name)
     (folder / ".packed").rmdir()
     run = RunDirectory.look(folder / name)
