@@ -269,6 +269,7 @@ def test_processes_of_a_node_that_slurm_has_given_up_change_nothing(slurm: Slurm
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # twenty times Slurm's hold of a requeued job, and a start
 def test_a_run_survives_twenty_disturbances_at_random(slurm: SlurmCluster, reference: Reference) -> None:
     values = with_steps(MANY, "low")
     values["toy"]["delay_s"] = 0.4
