@@ -102,7 +102,7 @@ class SlurmRun:
     def element_away_from_master(self, nodes: int = 4) -> str:
         """An element of the workers whose node can be taken without the master's."""
         master = self.cluster.job_nodes(self.jobs("master")[-1])
-        elements = [f"{self.jobs('workers')[0]}_{number}" for number in range(nodes)]
+        elements = [f"{self.jobs('workers')[-1]}_{number}" for number in range(nodes)]
         found = [element for element in elements if (places := self.cluster.job_nodes(element)) and places != master]
         assert found, f"no element is away from {master}"
         return found[0]
