@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.chaos import create_run, outputs, rows_of, toy_experiment, wait_until
+from support.chaos import create_run, outputs, patient_experiment, rows_of, wait_until
 from support.cluster import start
 from support.gpus import A100_UUIDS, NODES, FakeNode, a100s, inventory_of
 from support.hosts import write_task
@@ -119,8 +119,8 @@ def test_workers_keep_to_the_cpus_that_the_driver_names_next_to_their_gpus(bind_
 
 # ── through real agents ───────────────────────────────────────────────────────────────────────────────────────────────
 def gpu_run(root: Path, device: Any = "auto", **values: Any) -> RunDirectory:
-    toy = toy_experiment(steps=2, **values)
-    return create_run(root, replace(toy, cluster=replace(toy.cluster, device=device, start_timeout_s=60.0)))
+    toy = patient_experiment(steps=2, **values)
+    return create_run(root, replace(toy, cluster=replace(toy.cluster, device=device)))
 
 
 def of_worker(folder: Path, rank: int) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def test_the_nodes_answer_through_the_folder(fake, root):
     assert "problem" not in severities(measured).values()
     assert list(root.iterdir()) == []
     asked = [call[0] for call in fake.state["calls"]]
-    assert asked.count("sbatch") == 1 and len(asked) <= 10
+    assert asked.count("sbatch") == 1
+    assert len([name for name in asked if name != "squeue"]) <= 6, "squeue is asked as long as it takes"
 
 
 def test_a_job_that_stays_in_the_queue_is_cancelled_and_the_reason_told(fake, root):

@@ -1,8 +1,11 @@
 """What is told of a run whose processes were all killed at once, in a call: real processes of the toy host."""
 
+import os
+import signal
+
 import pytest
 from support.chaos import begin, create_run, patient_experiment, wait_until
-from support.cluster import no_fault
+from support.cluster import Jobs, no_fault
 
 from hpcrl.cli import inspect, logs
 from hpcrl.cli.status import run as status
@@ -20,10 +23,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     run = create_run(folder / "run", patient_experiment(steps=3, delay_s=0.3))
     jobs = begin(run, "first", no_fault)
     try:
-        wait_until(lambda: [it for it in under_way(run) if it.step > 1], 90, "a worker in a call of the second step")
+        wait_until(lambda: is_caught_in_a_call(run, jobs), 90, "a worker in a call of the second step")
     finally:
         jobs.kill_all()
     return run
+
+
+def is_caught_in_a_call(run: RunDirectory, jobs: Jobs) -> bool:
+    """Whether that is so of a master that cannot write on: it is stopped while we look."""
+    if not [it for it in under_way(run) if it.step > 1]:
+        return False
+    os.kill(jobs.pid("master"), signal.SIGSTOP)
+    if [it for it in under_way(run) if it.step > 1]:
+        return True
+    os.kill(jobs.pid("master"), signal.SIGCONT)
+    return False
 
 
 def under_way(run: RunDirectory) -> list[UnderWay]:

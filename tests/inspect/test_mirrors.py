@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.chaos import create_run, finish, outputs, toy_experiment
+from support.chaos import create_run, finish, outputs, patient_experiment, toy_experiment
 from support.made_run import MadeRun, ppo_row
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto.wandb_internal_pb2 import Record
@@ -138,8 +138,8 @@ def test_two_mirrors_of_one_folder_and_unknown_programs_are_refused(
     assert "Give one of tensorboard, wandb." in capsys.readouterr().err
 
 
-def mirrored_toy(root: Path) -> RunDirectory:
-    experiment = toy_experiment(steps=5)
+def mirrored_toy(root: Path, delay_s: float = 0.0) -> RunDirectory:
+    experiment = patient_experiment(steps=5, delay_s=delay_s)
     control = dataclasses.replace(experiment.control, mirror="tensorboard")
     return create_run(root, dataclasses.replace(experiment, control=control))
 
@@ -164,13 +164,14 @@ def test_a_mirror_that_cannot_be_written_does_not_disturb_the_run(tmp_path: Path
 
 def test_a_mirror_that_hangs_does_not_hold_the_run_up(tmp_path: Path) -> None:
     """It is stopped for good as soon as it is there."""
-    run = mirrored_toy(tmp_path / "run")
+    run = mirrored_toy(tmp_path / "run", delay_s=0.3)
     folder = run.mirror("tensorboard")
     stopper = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import os, signal, subprocess, time\n"
+            "print('looks', flush=True)\n"
             "while not (out := subprocess.run(['pgrep', '-f', f'hpcrl.launch.mirroring {os.environ[\"RUN\"]}'],"
             " capture_output=True, text=True).stdout.split()): time.sleep(0.02)\n"
             "os.kill(int(out[0]), signal.SIGSTOP); print(out[0])",
@@ -179,8 +180,12 @@ def test_a_mirror_that_hangs_does_not_hold_the_run_up(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert finish(run) == [0], outputs(run)
-    stopped, _ = stopper.communicate(timeout=30)
+    try:
+        assert stopper.stdout is not None and stopper.stdout.readline() == "looks\n"
+        assert finish(run) == [0], outputs(run)
+        stopped, _ = stopper.communicate(timeout=30)
+    finally:
+        stopper.kill()
     assert not Path(f"/proc/{stopped.strip()}").exists(), "nothing is left"
     assert main(["mirror", str(run.root)]) == ExitCode.DONE, "what is missing is added afterwards"
     assert {step for step, _ in in_tensorboard(folder)["samples"]} == {row["step"] for row in merged_metrics(run)}

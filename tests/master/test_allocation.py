@@ -35,7 +35,7 @@ def meet(run: RunDirectory, absence: Absence, submission: str = "first") -> Verd
 
 @pytest.mark.parametrize("standing", ["silent", "held"])
 def test_a_run_whose_nodes_never_come_gives_up(tmp_path: Path, standing: str) -> None:
-    run = made(tmp_path, start_timeout_s=0.3)
+    run = made(tmp_path, start_timeout_s=0.8)
     absence = Absence(standing, "job 7_0 is so and so")  # type: ignore[arg-type]
     for _ in range(FAILED_RENDEZVOUS_LIMIT - 1):
         verdict = meet(run, absence)
@@ -48,7 +48,7 @@ def test_a_run_whose_nodes_never_come_gives_up(tmp_path: Path, standing: str) ->
 
 
 def test_a_run_whose_nodes_wait_for_their_turn_never_gives_up(tmp_path: Path) -> None:
-    run = made(tmp_path, start_timeout_s=0.3)
+    run = made(tmp_path, start_timeout_s=0.8)
     for _ in range(FAILED_RENDEZVOUS_LIMIT + 2):
         verdict = meet(run, Absence("queued", "job 7_0 is pending (Priority)"))
         assert (verdict.state, verdict.exit_code) == ("queued", ExitCode.REQUEUE)

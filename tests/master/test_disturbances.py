@@ -448,7 +448,7 @@ def test_a_run_that_gets_sigterm_finishes_its_calls_and_asks_to_be_requeued(
 def test_killing_what_holds_the_workers_leaves_none_of_them_behind(
     folder: Path, undisturbed: Remains, victim: str
 ) -> None:
-    run = create_run(folder / "run", toy_experiment(delay_s=0.05))
+    run = create_run(folder / "run", toy_experiment(delay_s=0.3))
     jobs = begin(run, "first")
     wait_until(lambda: any(row["event"] == "closed" for row in rows_of(run.events(0))), 90, "the first step")
     [zygote] = children_of(jobs.pid("agent-0"))

@@ -12,7 +12,7 @@ import pytest
 from support.chaos import Remains, begin, create_run, ends_alike, finish, outputs, remains, started_twice
 from support.choosing import after_deciding, decisions, events_of, struck_cases
 from support.elastic import Shape, Whole, assert_nearly_equal, begin_on, finish_on, placed, whole
-from support.faults import Strike, Strikes
+from support.faults import After, Strike, Strikes
 from support.in_flight import flying_experiment
 from support.in_memory import FAST
 
@@ -176,8 +176,9 @@ def test_a_lost_file_of_what_is_carried_costs_the_checkpoint_and_nothing_else(
     folder: Path, undisturbed: Remains
 ) -> None:
     run = create_run(folder / "run", flying_experiment())
-    strike = Strike(folder, "kill", "master", "master.choose", "KILL", "all", nth=9)
-    jobs = begin(run, "first", strike)
+    kept = Strike(folder, "kept", "master", "manifest.published", "NOTHING", "self", 2)
+    kill = After(folder, "kill", "master", "master.choose", "KILL", "all", first=kept)
+    jobs = begin(run, "first", Strikes((kept, kill)))
     jobs.wait_for("master", 90)
     jobs.kill_all()
     assert [*manifests_of(run, read_history(run))[0]] == [4, 2]

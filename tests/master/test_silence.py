@@ -46,7 +46,7 @@ def test_a_script_that_is_silent_is_stalled_until_it_asks(tmp_path: Path, monkey
     assert isinstance(first, CallStalled) and isinstance(second, CallStalled)
     assert (first.step, first.call, first.culprits) == (2, "script", (2,))
     assert first.seconds >= LIMIT_S and second.seconds >= 2 * LIMIT_S
-    assert "sleeping_script.py" in first.stack and "in asleep" in first.stack.splitlines()[-2]
+    assert "sleeping_script.py" in first.stack and any("in asleep" in line for line in first.stack.splitlines())
     assert "controller" not in first.stack and "threading" not in first.stack
     assert isinstance(last, CallWentOn) and last.step == 2
     assert cause is not None and (cause.verdict, cause.who) == ("hang in script of step 2", "worker-2")

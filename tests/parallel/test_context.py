@@ -51,7 +51,7 @@ def invite_again(context):
 
 def wait_for_a_peer_that_never_comes(context, invitations):
     """Rank 0 waits for rank 1, which does something else."""
-    context.again.join(invitations[0], timeout_s=3.0)
+    context.again.join(invitations[0], timeout_s=10.0)
     context.again.form([(0, 1), (1, 2)])
     if context.rank != 0:
         return "", 0.0
@@ -67,7 +67,7 @@ def test_groups_of_some_ranks_wait_no_longer_than_the_timeout_of_all():
     with gloo_pool(3) as ranks:
         said, waited_s = ranks.run(wait_for_a_peer_that_never_comes, ranks.run(invite_again))[0]
     assert "imed out" in said
-    assert 1.0 < waited_s < 60.0
+    assert 3.0 < waited_s < 90.0
 
 
 def test_alone_nothing_is_opened_and_everything_is_the_identity():

@@ -123,8 +123,12 @@ class Strike:
 
     def _server(self) -> int:
         """The newest one of this folder's run."""
-        logs = (path for path in SHARED.glob(f"{PREFIX}*/{LOG}") if path.read_text().startswith(f"{self.folder}/"))
-        return int(max(logs, key=lambda path: path.stat().st_mtime).with_name(PID).read_text())
+        found = []
+        for path in SHARED.glob(f"{PREFIX}*/{LOG}"):
+            with contextlib.suppress(OSError):  # another run's that has just ended
+                if path.read_text().startswith(f"{self.folder}/"):
+                    found.append((path.stat().st_mtime, path))
+        return int(max(found)[1].with_name(PID).read_text())
 
     @property
     def hit(self) -> list[int]:

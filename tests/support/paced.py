@@ -36,7 +36,7 @@ from hpcrl.workers.host import Arrived, Outcome, Work
 from hpcrl.workers.toy import ToyHost
 
 SLOTS = 4
-RACE_S = 0.03
+RACE_S = 0.1
 """What is sent to a worker at times that differ by less may come in any order."""
 MESHES = ("0-7", "0-3", "4-7", "0-1", "2-3", "4-5", "6-7", "0", "3", "5")
 APART = (["0-3", "4-5", "6", "7"], ["0-1", "2-3", "4-5", "6-7"], ["0", "1", "2-3", "4-7"], ["0-1", "2", "3", "4-7"])

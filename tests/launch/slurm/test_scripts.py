@@ -115,6 +115,12 @@ class Batch:
         return [f"python {6 + len(told)}: {' '.join((role, str(code), *told))}"] if self.settles else []
 
 
+def _is_pending(pid: int, number: int) -> bool:
+    """Whether it has been sent the signal and has not taken it: another one of its kind would be lost."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(sum(1 << number - 1 & int(lines[name], 16) for name in ("SigPnd", "ShdPnd")))
+
+
 @pytest.mark.parametrize("prologue", [(), STRICT], ids=["plain", "strict"])
 @pytest.mark.parametrize("environ", [{}, {"POSIXLY_CORRECT": "1"}], ids=["bash", "posix"])
 @pytest.mark.parametrize("code", [0, 75, 137])
@@ -194,6 +200,7 @@ def test_agents_are_waited_for_whatever_is_heard_meanwhile(
     time.sleep(0.1)
     for _ in range(3):
         batch.tell("TERM")
+        batch.wait(lambda: not _is_pending(batch.job.pid, signal.SIGTERM), "SIGTERM taken")
         time.sleep(0.3)  # a shell takes two signals of a kind that wait for it for one
     assert batch.job.poll() is None and batch.asked() == []
     batch.leave("agent", 0)

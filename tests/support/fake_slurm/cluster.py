@@ -1,5 +1,6 @@
 """A Slurm that obeys a test: its commands are real executables, its clock stands still until it is told to move."""
 
+import fcntl
 import json
 import os
 import sys
@@ -60,9 +61,12 @@ class FakeSlurm:
     @contextmanager
     def change(self) -> Iterator[dict[str, Any]]:
         """Between two calls of commands, not during one."""
-        state = self.state
-        yield state
-        (self.folder / "state.json").write_text(json.dumps(state))
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = self.state
+            yield state
+            (self.folder / "state.new").write_text(json.dumps(state))
+            os.replace(self.folder / "state.new", self.folder / "state.json")
 
     def set(self, **values: Any) -> None:
         with self.change() as state:
