@@ -1,6 +1,9 @@
 """A service is a real process: it answers, hangs, fails, dies; its token is in no message and in no file."""
 
+import contextlib
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,8 +83,8 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     started: list[subprocess.Popen[str]] = []
 
-    def start(port: int = 0) -> tuple[subprocess.Popen[str], int]:
-        command = [sys.executable, "-c", SERVER, str(port)]
+    def start(port: int | None = None) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-c", SERVER, str(port or _unused())]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         assert started[-1].stdout is not None
         return started[-1], int(started[-1].stdout.readline())
@@ -92,6 +95,15 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def _unused() -> int:
+    """A port that stays free while its service is dead: the system gives such numbers to nobody by itself."""
+    while True:
+        port = random.randrange(30_000, 32_000)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
 
 
 def service(port: int, token_variable: str = "", **settings: Any) -> Service:
