@@ -6,13 +6,14 @@ Tests that use the cluster run on one worker of pytest-xdist: on several they wo
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import hypothesis
 import pytest
-from support import slurm_cluster
+from support import slurm_cluster, strikes
 from support.slurm_cluster import SlurmCluster
 
 from hpcrl.agent.devices import MASK
@@ -89,6 +90,19 @@ def pytest_collection() -> Generator[None, object, object]:
         collected = yield
     gc.freeze()
     return collected
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Strikes of all workers of a session are counted in one file."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="hpcrl-strikes-")
+        config.add_cleanup(folder.cleanup)
+        os.environ[strikes.VARIABLE] = f"{folder.name}/strikes"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if told := strikes.told(Path(os.environ[strikes.VARIABLE])):
+        terminalreporter.write_line(told)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

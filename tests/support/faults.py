@@ -14,6 +14,7 @@ from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
+from support import strikes
 from support.cluster import children_of, command_of
 
 from hpcrl import processes
@@ -92,6 +93,7 @@ class Strike:
             return
         pids = self._pids()
         _write(self.marker, " ".join(map(str, pids)))
+        strikes.count(self.what)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, SIGNALS[self.what])
@@ -279,6 +281,7 @@ class KillOnceWritten:
             self.me = point.removeprefix("as ")
         elif (self.me, point) == (self.role, self.point) and self._is_written() and not self.marker.exists():
             self.marker.touch()
+            strikes.count("KILL")
             os.kill(os.getpid(), signal.SIGKILL)
 
     @property
