@@ -55,21 +55,24 @@ def _evaluate(given: Namespace, places: Sequence[Path], settings: Sequence[str])
     """
     # Only a valid command is worth the import of sockets and HDF5.
     from hpcrl.durable.rundir import RunDirectory
-    from hpcrl.launch.evaluated import refuse_other
+    from hpcrl.launch.evaluated import placed_anew, refuse_other
     from hpcrl.launch.evaluations import Asked, experiment_of
     from hpcrl.launch.submit import submit, watch_or_resume
 
     own = (given.data, given.reward, given.samples, given.temperature, given.max_new_tokens, given.role)
     asked = Asked(*own, tuple(settings))
     experiments = [experiment_of(word, asked, read_experiment, print) for word in given.models]
-    there = [(place / "run.json").is_file() for place in places]
-    for word, place, experiment, is_there in zip(given.models, places, experiments, there, strict=True):
-        if is_there:
-            refuse_other(RunDirectory.open(place), word, experiment)
-    for word, place, experiment, is_there in zip(given.models, places, experiments, there, strict=True):
+    there = [RunDirectory.open(place) if (place / "run.json").is_file() else None for place in places]
+    for word, experiment, run_dir in zip(given.models, experiments, there, strict=True):
+        if run_dir is not None:
+            refuse_other(run_dir, word, experiment)
+    for word, place, experiment, run_dir in zip(given.models, places, experiments, there, strict=True):
         print(f"{word}: {place}")
-        wait = not given.detach
-        if code := watch_or_resume(place, wait) if is_there else submit(experiment, place, wait):
+        if run_dir is None:
+            code = submit(experiment, place, not given.detach)
+        else:
+            code = watch_or_resume(place, not given.detach, placed_anew(run_dir, experiment, settings))
+        if code:
             return code
     return int(ExitCode.DONE)
 

@@ -1,6 +1,7 @@
 """Evaluations that are there: whether one is of what is asked now, and whether two differ in more than the model."""
 
 import hashlib
+from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -48,6 +49,13 @@ def refuse_other(run: RunDirectory, word: str, asked: ExperimentConfig) -> None:
             [f"{what}: {'; '.join(found)}."],
             "Name another folder with --out. Where the run of a model goes on, name the step too: RUN@STEP.",
         )
+
+
+def placed_anew(run: RunDirectory, asked: ExperimentConfig, given: Sequence[str]) -> list[str]:
+    """Of the settings that are given, those by which what is left runs elsewhere or otherwise, with the same result."""
+    made = experiment_from(_newest(run).experiment)
+    changed = [f"{it.key}." for it in changes(made, asked, [ChangeClass.PLACEMENT])]
+    return [word for word in given if any(key.startswith(f"{word.partition('=')[0]}.") for key in changed)]
 
 
 def _other_contents(run: RunDirectory, record: SettingsRecord, asked: ExperimentConfig) -> list[str]:

@@ -210,9 +210,20 @@ def test_an_evaluation_that_is_under_way_is_waited_for(
     assert main(["eval", *words, "--detach"]) == ExitCode.DONE
     assert f"{sent.root} is running or queued" in capsys.readouterr().err
     wait_until(lambda: sent.newest_attempt() is not None, 60, "the evaluation's first attempt")
+    assert main(["stop", str(sent.root), "--now"]) == ExitCode.DONE
+    wait_until(lambda: sent.newest_verdict() is not None, 60, "the end of the first attempt")
+    slower = [*words, "--cluster.heartbeat_s", "0.5"]
+    assert main(["eval", *slower, "--detach"]) == ExitCode.DONE, "where and how it runs may change"
+    assert "with cluster.heartbeat_s = 0.5" in capsys.readouterr().err
+    wait_until(lambda: sent.newest_attempt() == 1, 60, "the second attempt")
+    assert main(["eval", *words, "--cluster.heartbeat_s", "0.4", "--detach"]) == ExitCode.DONE
+    assert (
+        f"{sent.root} is under way, and keeps its settings: without cluster.heartbeat_s=0.4" in capsys.readouterr().err
+    )
     Timer(1.0, hold.unlink).start()
-    assert evaluated(words, capsys).models[0].figures["reward"].mean == 1.0
-    assert sent.numbers() == [0] and len(sent.submissions()) == 1
+    assert evaluated(slower, capsys).models[0].figures["reward"].mean == 1.0
+    assert sent.numbers() == [0, 1] and len(sent.submissions()) == 2
+    assert evaluated([*words, "--cluster.heartbeat_s", "0.4"], capsys).models[0].metrics, "it is done"
 
 
 def test_an_evaluation_that_was_only_sent_is_shown_by_the_same_command(
