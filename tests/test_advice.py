@@ -873,14 +873,13 @@ def a_file_stays_what_it_was(folder: Path) -> None:
 
 
 @follows(
-    "data/tokens.py: Put Hugging Face's tokenizer.json there, or submit a new run with another {}.",
+    "data/tokens.py: Put Hugging Face's tokenizer.json there, or {}.",
     "data/tokens.py: Correct it.",
-    "data/tokens.py: Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or "
-    "submit a new run with another {}.",
+    "data/tokens.py: Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or {}.",
 )
 def a_tokenizer_is_completed(folder: Path) -> None:
     refused(
-        "data/tokens.py: Put Hugging Face's tokenizer.json there, or submit a new run with another {}.",
+        "data/tokens.py: Put Hugging Face's tokenizer.json there, or {}.",
         lambda: load_tokens(folder),
     )
     made = train_tokenizer(folder / "made", ["1 + 1"])
@@ -1432,6 +1431,7 @@ ELSEWHERE = {
     "cli/inspect.py: Name it: --html FILE.": (
         "inspect/test_report.py::test_the_command_needs_a_file_for_the_page_and_prints_json"
     ),
+    "cli/inspect.py: Give --plot too.": "cli/test_run_commands.py::test_inspect_draws_its_curves_where_it_is_told",
     "cli/inspect.py: Leave it out, or take {}.": (
         "inspect/test_timeline.py::test_who_does_what_is_advised_is_not_refused"
     ),
@@ -1500,6 +1500,9 @@ ELSEWHERE = {
     "placement/foreign_models.py: Set {} to {}{}.": (
         "placement/test_foreign_models.py::test_layouts_and_backends_that_cut_it_are_refused"
     ),
+    "launch/began_from.py: Put it back.": (
+        "algos/test_adapter_runs.py::test_adapters_are_merged_into_no_weights_but_those_that_they_were_trained_with"
+    ),
     "launch/export.py: Name a folder that is not.": (
         "launch/test_export.py::test_the_newest_checkpoint_is_what_the_run_exports_at_its_end"
     ),
@@ -1566,6 +1569,8 @@ ELSEWHERE = {
         "test_profile.py::test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_it"
     ),
     "cli/eval.py: Name each once.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
+    "launch/evaluated.py: Name another folder with --out. Where the run of a model goes on, name the step too: "
+    "RUN@STEP.": "algos/test_eval_command.py::test_a_folder_that_holds_an_evaluation_of_something_else_is_refused",
     "launch/evaluations.py: Give it.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "cli/generate.py: Give one of them.": (
         "cli/test_asking.py::test_the_prompt_may_come_from_a_file_or_through_a_pipe"

@@ -114,22 +114,18 @@ def wait_from(wait: bool, detach: bool) -> bool | None:
 def find_run(word: str) -> Path:
     """The directory of a run that is named by a path, or by its name: in `runs` here, or else anywhere. Raises
     ConfigurationError if several elsewhere have it."""
-    path, here = Path(word), Path(RUN_ROOT, word)
+    path = Path(word)
     if path.name != word or path.exists():
         return path
-    if (here / "run.json").is_file():
-        return here
     # A path needs no lock file's library.
-    from hpcrl.launch.registry import Registry
+    from hpcrl.launch.registry import named_run, nearest_run
 
-    registry = Registry.of_user()
-    if (found := registry.find(word)) is not None:
+    if (found := named_run(word)) is not None:
         return found
-    names = [each.parent.name for each in Path(RUN_ROOT).glob("*/run.json")] + [each.name for each in registry.runs()]
-    near = difflib.get_close_matches(word, names, n=1)
+    near = nearest_run(word)
     raise ConfigurationError(
         [f"there is no run {word}, here or in {RUN_ROOT}/, and you have submitted none of that name."],
-        f"The nearest is {near[0]}." if near else "Name its directory; `hpcrl list` shows your runs.",
+        f"The nearest is {near}." if near else "Name its directory; `hpcrl list` shows your runs.",
     )
 
 

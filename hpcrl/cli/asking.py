@@ -109,7 +109,7 @@ def asked(given: Namespace, *, chats: bool = False) -> Iterator[Asked]:
         dtype, device = given.dtype or model.dtype, device_of(given.device)
         if dtype not in DTYPES:
             raise ConfigurationError([f"--dtype {dtype} is none of {', '.join(DTYPES)}."])
-        tokens = load_tokens(model.folder, "MODEL")
+        tokens = load_tokens(model.folder, otherwise="name another model")
         template = find_template(model.folder, model.chat_template, model.template_args)
         if template is None and (chats or given.system is not None):
             raise ConfigurationError(

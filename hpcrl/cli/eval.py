@@ -37,11 +37,10 @@ def run(words: Sequence[str]) -> int:
         raise ConfigurationError(["a model is named twice."], "Name each once.")
     out = Path(given.out or f"runs/eval-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     places = [out / f"model-{number}" for number in range(1, len(given.models) + 1)]
-    for word, place in zip(given.models, places, strict=True):
-        with redirect_stdout(sys.stderr):
-            code = _evaluate(word, place, given, settings)
-        if code:
-            return code
+    with redirect_stdout(sys.stderr):
+        code = _evaluate(given, places, settings)
+    if code:
+        return code
     if given.detach:
         print(f"the same command with --out {out}, without --detach, waits for them and shows the table")
         return int(ExitCode.DONE)
@@ -49,28 +48,46 @@ def run(words: Sequence[str]) -> int:
     return int(ExitCode.DONE)
 
 
-def _evaluate(word: str, place: Path, given: Namespace, settings: Sequence[str]) -> int:
-    """Submit the run of a model, or resume it where it is there; its exit code."""
-    # Only a valid command is worth the import of sockets and HDF5.
-    from hpcrl.launch.evaluations import Asked, experiment_of
-    from hpcrl.launch.submit import resume, submit
+def _evaluate(given: Namespace, places: Sequence[Path], settings: Sequence[str]) -> int:
+    """Submit the runs of all models, or wait for or resume those that are there; the first exit code that is not 0.
 
-    if (place / "run.json").is_file():
-        return resume(place, not given.detach)
-    print(f"{word}: {place}")
+    Raises ConfigurationError, before anything is sent, where one that is there is of something else.
+    """
+    # Only a valid command is worth the import of sockets and HDF5.
+    from hpcrl.durable.rundir import RunDirectory
+    from hpcrl.launch.evaluated import placed_anew, refuse_other
+    from hpcrl.launch.evaluations import Asked, experiment_of
+    from hpcrl.launch.submit import submit, watch_or_resume
+
     own = (given.data, given.reward, given.samples, given.temperature, given.max_new_tokens, given.role)
-    return submit(experiment_of(word, Asked(*own, tuple(settings)), read_experiment, print), place, not given.detach)
+    asked = Asked(*own, tuple(settings))
+    experiments = [experiment_of(word, asked, read_experiment, print) for word in given.models]
+    there = [RunDirectory.open(place) if (place / "run.json").is_file() else None for place in places]
+    for word, experiment, run_dir in zip(given.models, experiments, there, strict=True):
+        if run_dir is not None:
+            refuse_other(run_dir, word, experiment)
+    for word, place, experiment, run_dir in zip(given.models, places, experiments, there, strict=True):
+        print(f"{word}: {place}")
+        if run_dir is None:
+            code = submit(experiment, place, not given.detach)
+        else:
+            code = watch_or_resume(place, not given.detach, placed_anew(run_dir, experiment, settings))
+        if code:
+            return code
+    return int(ExitCode.DONE)
 
 
 def _show(given: Namespace, places: Sequence[Path]) -> None:
     from hpcrl.durable.rundir import RunDirectory
     from hpcrl.inspect.terminal import show
     from hpcrl.inspect.views.evaluation import evaluation
+    from hpcrl.launch.evaluated import differing
     from hpcrl.launch.evaluations import metrics_of, scores_of
 
     runs = [RunDirectory.open(place) for place in places]
     scores, metrics = [scores_of(each) for each in runs], [metrics_of(each) for each in runs]
-    view = evaluation(given.models, [str(place) for place in places], scores, metrics)
+    apart = [differing(runs[0], each) for each in runs]
+    view = evaluation(given.models, [str(place) for place in places], scores, metrics, apart)
     print(msgspec.json.format(msgspec.json.encode(view)).decode()) if given.json else show(view)
 
 
@@ -79,8 +96,8 @@ def _parser() -> ArgumentParser:
         "eval",
         "Evaluate models on a data set, each by a durable run of the algorithm evaluate, here or on Slurm; "
         "then show one table. For RUN or RUN@STEP, data, reward and settings are by default those of the run. "
-        "Typed again with the same --out, it resumes what is not done. Any setting of evaluate may follow, as in "
-        "--cluster.workers_per_node 2.",
+        "Typed again with the same --out, it waits for what runs, and resumes what is not done. Any setting of "
+        "evaluate may follow, as in --cluster.workers_per_node 2.",
     )
     parser.add_argument("models", type=str, nargs="+", help="folders, ORG/NAME of the hub's cache, runs, or RUN@STEP")
     parser.add_argument("--data", type=str | None, default=None, help="rows with prompt and answer (.jsonl, .parquet)")

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
 from jsonargparse import ArgumentParser, Namespace
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
-from hpcrl.cli.outputs import written
+from hpcrl.cli.outputs import writable, written
 from hpcrl.cli.timeline_files import write_timeline
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError
@@ -67,6 +68,7 @@ TAKEN_BY: Mapping[str, tuple[str, ...]] = {
     "perfetto": ("timeline",),
     "traceback": ("why",),
     "plot": ("summary",),
+    "out": ("summary",),
 }
 """Option → the views that take it; the others all do."""
 
@@ -83,10 +85,7 @@ def run(words: Sequence[str]) -> int:
         raise ConfigurationError([f"{given.view} is no view of a run."], f"There are: {', '.join(VIEWS)}.")
     _refuse_others_options(given)
     if given.plot:
-        for name, drawn in plot(run_dir).items():
-            with written("--plot", run_dir.root / name) as file:
-                file.write(drawn)
-            print(run_dir.root / name)
+        _write_curves(run_dir, run_dir.root if given.out is None else Path(given.out))
         return int(ExitCode.DONE)
     reader = RunReader(run_dir)
     view = VIEWS[given.view][0](reader, given)
@@ -110,7 +109,10 @@ def _parser() -> ArgumentParser:
         "--csv", action="store_true", help=f"print the table of {', '.join(TABLES[:-1])} or {TABLES[-1]} as CSV"
     )
     parser.add_argument(
-        "--plot", action="store_true", help="with summary: draw the curves into RUN/curves.png and .svg instead"
+        "--plot", action="store_true", help="with summary: draw the curves into curves.png and .svg in RUN instead"
+    )
+    parser.add_argument(
+        "--out", type=str | None, default=None, metavar="FOLDER", help="with --plot: where to, in the place of RUN"
     )
     parser.add_argument("--traceback", action="store_true", help="with why: all frames, hpcrl's too")
     parser.add_argument(
@@ -127,6 +129,15 @@ def _parser() -> ArgumentParser:
         help="with timeline: a trace for ui.perfetto.dev (needs hpcrl[perfetto])",
     )
     return parser
+
+
+def _write_curves(run_dir: RunDirectory, folder: Path) -> None:
+    with writable("--out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, drawn in plot(run_dir).items():
+        with written("--out", folder / name) as file:
+            file.write(drawn)
+        print(folder / name)
 
 
 def _write_report(view: Report, reader: RunReader, given: Namespace) -> None:
@@ -163,6 +174,8 @@ def _refuse_others_options(given: Namespace) -> None:
             raise ConfigurationError(
                 [f"The view {given.view} takes no {name}."], f"Leave it out, or take {' or '.join(takers)}."
             )
+    if given.out and not given.plot:
+        raise ConfigurationError(["--out is where --plot draws to."], "Give --plot too.")
 
 
 def _other(given: Namespace) -> RunReader:

@@ -1,26 +1,21 @@
 """`hpcrl logs RUN`: the logs of all processes of a run, merged by time."""
 
-import math
 import os
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.cli.log_filter import add_filter, filter_of
+from hpcrl.cli.run_end import end_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.log_lines import LEVELS
 from hpcrl.inspect.logs import LogFilter, Logs, follow, shown_together
-from hpcrl.inspect.queue import Queue
-from hpcrl.inspect.views.status import ENDED, GOES_ON, is_over, judge
 
-ASK_S = 15.0
-"""Slurm is asked about a run at most this often."""
 PAGER = "less -FRX"
 """Where PAGER says nothing: ends by itself where all fits on the screen."""
 
@@ -40,7 +35,7 @@ def run(words: Sequence[str]) -> int:
     run_dir = RunDirectory.look(find_run(given.run))
     wanted = filter_of(given, run_dir)
     if given.follow:
-        for line in follow(run_dir, _end_of(run_dir), wanted):
+        for line in follow(run_dir, end_of(run_dir), wanted):
             print(line, flush=True)
         _refuse_strangers(run_dir, wanted)
         return int(ExitCode.DONE)
@@ -95,40 +90,3 @@ def _refuse_strangers(run_dir: RunDirectory, wanted: LogFilter) -> None:
             [f"--worker {' '.join(strangers)} has logged nothing there."],
             f"Name one of those who have: {', '.join(names) or 'nobody'}.",
         )
-
-
-def _end_of(run_dir: RunDirectory) -> Callable[[], bool]:
-    """Says whether nothing more will come. A run on Slurm may go on after an attempt has ended."""
-    from hpcrl.launch.queues import has_queue, queue_of
-
-    if not has_queue(run_dir):
-        return lambda: is_over(run_dir) or _came_to_nothing(run_dir)
-    asked_at = -math.inf if is_over(run_dir) else time.monotonic()
-
-    def has_ended() -> bool:
-        nonlocal asked_at
-        if judge(run_dir, run_dir.newest_attempt(), None, Queue(missing="nobody was asked"))[0] in ENDED:
-            return True
-        if time.monotonic() - asked_at < ASK_S:
-            return False
-        asked_at = time.monotonic()
-        queue = queue_of(run_dir)
-        assert queue is not None
-        return is_over(run_dir) if queue.missing else not _goes_on(run_dir, queue)
-
-    return has_ended
-
-
-def _came_to_nothing(run_dir: RunDirectory) -> bool:
-    """Whether the newest submission is gone before its master could begin an attempt."""
-    from hpcrl.launch.launcher import Launchers
-
-    nonce = run_dir.newest_nonce()
-    if nonce is None or run_dir.newest_attempt_of(nonce) is not None:
-        return False
-    submission = next(each for each in run_dir.submissions() if each.nonce == nonce)
-    return not Launchers(run_dir).of(submission).is_alive(run_dir, submission)
-
-
-def _goes_on(run_dir: RunDirectory, queue: Queue) -> bool:
-    return judge(run_dir, run_dir.newest_attempt(), None, queue)[0] in GOES_ON

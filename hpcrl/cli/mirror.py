@@ -6,10 +6,10 @@ from pathlib import Path
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.cli.outputs import writable
+from hpcrl.cli.run_end import end_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.mirrors.mirror import LOOK_S, PROGRAMS, Told, mirroring
-from hpcrl.inspect.views.status import is_over
 
 
 def run(words: Sequence[str]) -> int:
@@ -37,9 +37,9 @@ def run(words: Sequence[str]) -> int:
     with writable("--out", folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with mirroring(given.to, run_dir, folder) as mirror:
-        told = Told(run_dir, mirror)
+        told, has_ended = Told(run_dir, mirror), end_of(run_dir)
         while True:
-            over = not given.follow or is_over(run_dir)
+            over = not given.follow or has_ended()
             if new := told.look(over):
                 print(f"{new} new steps, up to step {max(mirror.steps)}", flush=True)
             if over:

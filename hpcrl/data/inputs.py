@@ -31,13 +31,7 @@ def input_files(experiment: ExperimentConfig, rows: RowKind[Any], roles: Collect
     found = dict(rows.inputs(experiment))
     for role, model in models_of(experiment).items():
         if roles is None or role in roles:
-            folder = Path(model.path)
-            index = folder / "model.safetensors.index.json"
-            found[f"{role}.path"] = [
-                folder / "config.json",
-                *([index] if index.is_file() else []),
-                *sorted(folder.glob("*.safetensors")),
-            ]
+            found[f"{role}.path"] = model_files(Path(model.path))
             lora = lora_of(model)
             if lora is not None and lora.path is not None:
                 found[f"{role}.lora.path"] = [Path(lora.path) / name for name in (CONFIG, TENSORS)]
@@ -50,6 +44,12 @@ def input_files(experiment: ExperimentConfig, rows: RowKind[Any], roles: Collect
         for key, function in reward.functions(role):
             found[key] = list(_installed(function))
     return {setting: files for setting, files in found.items() if files}
+
+
+def model_files(folder: Path) -> list[Path]:
+    """config.json and the weights."""
+    index = folder / "model.safetensors.index.json"
+    return [folder / "config.json", *([index] if index.is_file() else []), *sorted(folder.glob("*.safetensors"))]
 
 
 def _installed(function: str) -> Iterator[Path]:

@@ -143,23 +143,30 @@ TOKENIZER_FILES = (
 """All that a run may read of a tokenizer's folder: besides those it reads itself, what exports take along."""
 
 
-def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Of a folder: tokenizer.json, which must be there, and of the others those that are."""
+    needed, *others = (folder / name for name in TOKENIZER_FILES)
+    return [needed, *(path for path in others if path.is_file())]
+
+
+def load_tokens(folder: Path | str, knob: str = "data.tokenizer", otherwise: str = "") -> Tokens:
     """The tokenizer of a Hugging Face folder.
 
     What ends a text is named by tokenizer_config.json, config.json and generation_config.json; the first of them that
     names anything says what is written, and all together what is understood.
 
     Raises:
-        DataError: naming `knob`, where the folder has no readable tokenizer.json or names no EOS token.
+        DataError: where the folder has no readable tokenizer.json or names no EOS token. It advises what to do
+            `otherwise` than to complete the folder: by default, to submit a new run with another `knob`.
     """
-    folder = Path(folder)
+    folder, otherwise = Path(folder), otherwise or f"submit a new run with another {knob}"
     path = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise DataError(
             f"{path} is no tokenizer: {error}.{of_older_files(folder)}",
-            f"Put Hugging Face's tokenizer.json there, or submit a new run with another {knob}.",
+            f"Put Hugging Face's tokenizer.json there, or {otherwise}.",
         ) from error
     probe = tokenizer.encode("a")
     mask = [*probe.special_tokens_mask, 0]
@@ -167,8 +174,8 @@ def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
     if not eos_ids:
         raise DataError(
             f"{folder} names no token that ends a text.",
-            "Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or submit a "
-            f"new run with another {knob}.",
+            "Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or "
+            f"{otherwise}.",
         )
     prefix = tuple(probe.ids[: mask.index(0)])
     return Tokens(tokenizer, eos_ids, prefix, _lead(tokenizer) if prefix else ())

@@ -9,7 +9,7 @@ from hpcrl.inspect.views.evaluation import Estimate, Evaluation
 
 
 def evaluation_table(view: Evaluation) -> RenderableType:
-    """A row per model and, below, what the others differ by from the first."""
+    """A row per model and, below, what the others differ by from the first, or why they are not compared."""
     figures = list(dict.fromkeys(figure for model in view.models for figure in model.figures))
     table = _table("model", "prompts", *figures)
     for model in view.models:
@@ -25,6 +25,10 @@ def evaluation_table(view: Evaluation) -> RenderableType:
             title = Text(plain(f"{name} − {view.models[0].model}"))
             below.add_row(title, str(prompts), *(_interval(found.get(figure)) for figure in figures))
         parts += [Text(), below]
+    for it in view.not_compared:
+        told = f"{it.model} is not compared with {it.against}, which was asked or judged otherwise. "
+        settings = f"These settings differ: {', '.join(it.settings)}. One that is given to hpcrl eval is every model's."
+        parts += [Text(), Text(plain(told + settings))]
     return Group(*parts, Text(), Text(f"Intervals: {view.intervals}.", style="dim"))
 
 

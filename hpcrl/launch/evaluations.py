@@ -26,6 +26,9 @@ ALL_ROWS = 2**30
 KEPT = ("seed", "deterministic", "cluster", "reward_model", "judge", "reward", "environment", "generation", "code")
 """Sections that the evaluation of a run's model has from the run."""
 
+SCORERS = ("reward.function=", "reward.components=", "reward.components.")
+"""How settings begin that say what scores a response."""
+
 RELEASED = ("between", "offload")
 """Of the actor: what of it leaves a device while others work, of whom there are none."""
 
@@ -86,28 +89,36 @@ def _values(word: str, asked: Asked, told: Told) -> dict[str, Any]:
     values: dict[str, Any] = {"algorithm": "evaluate", "name": "eval", "control": {"epochs": 1}}
     values["samples"] = {"per_step": "all"}
     if found is None:
+        model = model_folder(word)
         lacking = [option for option, value in (("--data", asked.data), ("--reward", asked.reward)) if value is None]
         if lacking:
             raise ConfigurationError([f"{word} is no run, so that {' and '.join(lacking)} must be given."], "Give it.")
-        model = model_folder(word)
         values["actor"] = {"path": str(model.folder.absolute()), "dtype": model.dtype}
         values["data"] = {}
     else:
-        run, plan = found
-        experiment = experiment_from(run.configuration())
-        plan.write(told)
+        experiment = experiment_from(found.run.configuration())
         whole = to_dict(experiment)
+        _refuse_unscored(whole, asked)
         values |= {name: whole[name] for name in KEPT if whole.get(name) is not None}
-        section = {name: it for name, it in whole[plan.role].items() if name not in RELEASED}
-        values["actor"] = _section(section, ModelConfig) | {"path": str(plan.folder)}
+        section = {name: it for name, it in whole[found.role].items() if name not in RELEASED}
+        values["actor"] = _section(section, ModelConfig) | {"path": str(found.folder)}
         values["data"] = _data(whole.get("data") or {}, asked.data)
-        values["evaluate"] = {"as_step": plan.step}
+        values["evaluate"] = {"as_step": found.step}
+        found.write(told)
     values["data"]["batch_size"] = ALL_ROWS
     if asked.data is not None:
         values["data"]["train"] = str(Path(asked.data).absolute())
     if asked.reward is not None:
         values["reward"] = {"function": _placed(asked.reward)}
     return values
+
+
+def _refuse_unscored(run: Mapping[str, Any], asked: Asked) -> None:
+    """Raise ConfigurationError where neither a run's settings nor the command line say what scores a response."""
+    own = run.get("reward") or {}
+    given = asked.reward is not None or any(it.startswith(SCORERS) for it in asked.settings)
+    if not (given or own.get("function") or own.get("components")):
+        raise ConfigurationError(["the run has no reward, so that --reward must be given."], "Give it.")
 
 
 def _section(values: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from hpcrl.durable.held import HeldShards, held, is_read_only, work_folder
 from hpcrl.durable.history import History, read_history
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
+from hpcrl.launch.began_from import compare_with_begin
 from hpcrl.launch.exportable import refuse_role
 from hpcrl.placement.exporting import DTYPES, RoleExport, export_of
 from hpcrl.placement.plan import Plan, plan_for
@@ -46,11 +47,13 @@ class ExportPlan:
     def write(self, told: Told) -> bool:
         """Make the folder, which appears whole; False where it is there already. `told` hears what is being written.
 
-        Raises ConfigurationError where the checkpoint is no longer there, is not what was saved, or cannot be made
-        into a folder here.
+        It hears too of what the folder has from the model that the role began from and that changed since. Raises
+        DataError where adapters belong to other weights, and ConfigurationError where the checkpoint is no longer
+        there, is not what was saved, or cannot be made into a folder here.
         """
         if self.folder.exists():
             return False
+        compare_with_begin(self.run, self.role, told)
         try:
             with ExitStack() as closing:
                 folder = self._work_folder(closing) / "folder"

@@ -4,6 +4,7 @@ No run depends on it: whatever goes wrong with it is forgiven. It is written und
 nothing in a run directory is.
 """
 
+import difflib
 import os
 import secrets
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
+from hpcrl.config.run_root import RUN_ROOT
 from hpcrl.durable.exclusive import DIRECTORY_MODE, FILE_MODE
 from hpcrl.errors import ConfigurationError
 
@@ -91,6 +93,20 @@ class Registry:
             os.replace(temporary, self._path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def named_run(name: str) -> Path | None:
+    """The run of a name that is no path: in `runs` here, or else anywhere; None where there is none. Raises
+    ConfigurationError if several elsewhere have it."""
+    here = Path(RUN_ROOT, name)
+    return here if (here / "run.json").is_file() else Registry.of_user().find(name)
+
+
+def nearest_run(name: str) -> str | None:
+    """The name of a run that is almost this one, of those that `named_run` finds."""
+    names = [each.parent.name for each in Path(RUN_ROOT).glob("*/run.json")]
+    names += [each.name for each in Registry.of_user().runs()]
+    return next(iter(difflib.get_close_matches(name, names, n=1)), None)
 
 
 def _is_there(entry: Entry) -> bool:

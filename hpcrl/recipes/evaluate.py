@@ -17,7 +17,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.config.samples import SamplesConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.form import NUMBERS
-from hpcrl.data.rows.answers import ANSWERS
+from hpcrl.data.rows.answers import COMPARED
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
@@ -100,7 +100,7 @@ ALGORITHM = Algorithm(
         ENVIRONMENT: TALKER,
         **SCORERS,
     },
-    rows=ANSWERS,
+    rows=COMPARED,
     made={**MADE, **TALKED, "losses": NUMBERS},
     batch=batch,
     check=check,

@@ -3,19 +3,25 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support.adapter_runs import BLOWS, LORA, adapted
 from support.chaos import remains, whole_run
-from support.exported import check_exports
+from support.exported import check_exports, contents
 from support.foreign_models import write_foreign_task
 from support.hosts import write_task
 from support.made_parts import moves_in
 from support.struck_layouts import check_struck, exported
 
+from hpcrl.cli.main import main
 from hpcrl.config.ema import EMAConfig
+from hpcrl.data.contents import Contents
+from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+from hpcrl.recipes.algorithm import algorithm_of
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +50,39 @@ def test_a_reference_that_is_the_actor_without_adapters_has_the_bits_of_one_of_i
 
 def test_its_checkpoints_give_the_same_exports_offline(undisturbed: RunDirectory, tmp_path: Path) -> None:
     assert check_exports(undisturbed, tmp_path / "offline")
+
+
+def test_adapters_are_merged_into_no_weights_but_those_that_they_were_trained_with(
+    undisturbed: RunDirectory,
+    task: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    experiment = adapted(task)
+    inputs = fingerprints(input_files(experiment, algorithm_of(experiment).rows), Contents())
+    record = msgspec.structs.replace(undisturbed.read_run(), inputs=inputs)
+    monkeypatch.setattr(RunDirectory, "read_run", lambda _: record)
+
+    def exporting(out: str) -> tuple[int, str]:
+        code = main(["export", str(undisturbed.root), "--role", "actor", "--out", str(tmp_path / out)])
+        return code, capsys.readouterr().err
+
+    code, said = exporting("as it was")
+    assert code == ExitCode.DONE and "actor.path" not in said and "data.tokenizer" not in said
+    weights, added = task / "model" / "model.safetensors", task / "model" / "added_tokens.json"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    code, said = exporting("other weights")
+    assert code == ExitCode.DATA and f"actor.path: {weights} has other content" in said and "Put it back." in said
+    assert not (tmp_path / "other weights").exists()
+    weights.write_bytes(whole)
+    added.write_text("{}")
+    code, said = exporting("another tokenizer")
+    added.unlink()
+    assert code == ExitCode.DONE and "what is exported has it as it is now" in said
+    assert f"data.tokenizer: {added} is new. The run had it otherwise" in said
+    assert contents(tmp_path / "as it was").items() <= contents(tmp_path / "another tokenizer").items()
 
 
 def test_adapters_alone_are_trained(undisturbed: RunDirectory, task: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,6 +189,30 @@ def test_a_mistyped_folder_is_met_with_the_nearest(
     assert main(["generate", "org/model", "1"]) == ExitCode.CONFIGURATION
     assert "download org/model" in capsys.readouterr().err, "no folder org is here: a name of the hub"
     assert main(["generate", "models/base", "1", "--max-new-tokens", "2"]) == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [(b"", "config.json is no JSON"), (b"[1]", "config.json holds a list"), (b"\x80", "config.json is no JSON")],
+)
+def test_a_damaged_config_is_told(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], config: bytes, says: str
+) -> None:
+    broken = Path(shutil.copytree(model, tmp_path / "broken"))
+    (broken / "config.json").write_bytes(config)
+    words = ["--data", "rows.jsonl", "--reward", "exact", "--out", str(tmp_path / "evals")]
+    for command in (["generate", str(broken), "1"], ["chat", str(broken)], ["eval", str(broken), *words]):
+        assert main(command) == ExitCode.DATA
+        assert says in capsys.readouterr().err
+
+
+def test_a_folder_without_a_tokenizer_asks_for_one_or_for_another_model(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without = Path(shutil.copytree(model, tmp_path / "without"))
+    (without / "tokenizer.json").unlink()
+    assert main(["generate", str(without), "1"]) == ExitCode.DATA
+    assert "Put Hugging Face's tokenizer.json there, or name another model." in capsys.readouterr().err
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(

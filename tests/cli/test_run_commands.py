@@ -127,6 +127,19 @@ def test_inspect_draws_its_curves(run, capsys):
     assert all(path.stat().st_size > 0 for path in drawn)
 
 
+def test_inspect_draws_its_curves_where_it_is_told(run, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "taken").touch()
+    assert main(["inspect", run, "--plot", "--out", str(tmp_path / "taken")]) == ExitCode.CONFIGURATION
+    assert "taken cannot be written: " in (said := capsys.readouterr().err) and "Name a place where you can" in said
+    out = tmp_path / "plots" / "first"
+    assert main(["inspect", run, "--out", str(out)]) == ExitCode.CONFIGURATION
+    assert "--out is where --plot draws to. Give --plot too." in capsys.readouterr().err
+    assert main(["inspect", run, "--out", str(out), "--plot"]) == ExitCode.DONE
+    assert capsys.readouterr().out.split() == [str(out / "curves.png"), str(out / "curves.svg")]
+    assert {path.name for path in out.iterdir()} == {"curves.png", "curves.svg"}
+
+
 def test_logs_are_filtered_by_pattern_level_time_and_several_workers(run, capsys):
     assert main(["logs", run, "--worker", "worker-0", "agent-0", "--grep", "^(forked|loaded)"]) == 0
     lines = capsys.readouterr().out.splitlines()

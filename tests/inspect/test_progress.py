@@ -6,17 +6,22 @@ import pytest
 from rich.console import Console
 from support.made_run import BEGAN, MadeRun, ppo_experiment
 
+from hpcrl.cli import mirror, top
 from hpcrl.cli.main import main
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.durable.fork import FORK
 from hpcrl.durable.journal import Forked, encode_line
 from hpcrl.durable.records import Verdict
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptEnded, CallStalled, CallWentOn, WorkersReady
 from hpcrl.inspect.progress import Progress, sparkline
+from hpcrl.inspect.queue import JobSeen, Queue
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
 from hpcrl.inspect.views.status import read_status
 from hpcrl.inspect.views.summary import summary
+from hpcrl.launch import queues
 
 
 class Clock:
@@ -191,6 +196,32 @@ def test_top_of_a_run_that_has_ended_says_what_it_came_to(tmp_path: Path, capsys
     assert main(["top", str(made.run.root)]) == ExitCode.DONE
     said = capsys.readouterr().out
     assert "run · done · step 20 was the last" in said and "reward" in said and "what to try next" in said
+
+
+@pytest.mark.parametrize("words", [["top"], ["mirror", "--follow"]])
+def test_a_run_that_slurm_queues_again_is_followed_through_its_preemption(
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, asked = MadeRun(tmp_path / "run", cluster=ClusterConfig(type="slurm")), 0
+    made.begin()
+    made.steps(1, 20)
+    made.verdict("preempted", ExitCode.PREEMPTED, "Slurm preempts the job")
+
+    def queue_of(_: RunDirectory) -> Queue:
+        """The run goes on as soon as somebody has asked."""
+        nonlocal asked
+        asked += 1
+        made.begin()
+        made.steps(21, 30)
+        made.verdict("done", 0, "step 30 was the last")
+        return Queue((JobSeen("master", 7, "7", "requeued", "REQUEUED", "", "BeginTime"),))
+
+    monkeypatch.setattr(queues, "queue_of", queue_of)
+    monkeypatch.setattr(mirror, "LOOK_S", 0.01)
+    monkeypatch.setattr(top, "DRAW_EVERY_S", 0.01)
+    assert main([words[0], str(made.run.root), *words[1:]]) == ExitCode.DONE
+    said = capsys.readouterr().out
+    assert asked == 1 and ("step 30 was the last" in said if words == ["top"] else "30 steps are in" in said), said
 
 
 def test_a_course_has_a_gap_where_there_is_no_number() -> None:

@@ -50,7 +50,13 @@ def test_gpus_that_are_hidden_from_this_process_are_none_of_its_workers(monkeypa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert local_memory.memory(ClusterConfig()).bytes == 80 << 30
     assert answering.device_of("auto") == "cuda"
-    assert answering.free_bytes("cuda")[0] == 80 << 30
+    assert answering.free_bytes("cuda") == (80 << 30, "the first GPU")
+    in_use = tuple(replace(gpu, used=gpu.memory - (7 << 30)) for gpu in gpus)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeNode(in_use)))
+    assert answering.free_bytes("cuda") == (7 << 30, "the first GPU")
+    silent = tuple(replace(gpu, memory=None) for gpu in gpus)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeNode(silent)))
+    assert answering.free_bytes("cuda") == (None, "the first GPU")
 
 
 def test_times_are_those_of_the_gpu_that_is_here_unless_settings_name_another(tmp_path, monkeypatch):

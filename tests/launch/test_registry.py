@@ -35,6 +35,24 @@ def test_a_path_counts_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert str(here.root) in capsys.readouterr().out
 
 
+def test_a_run_in_the_folder_runs_is_found_by_its_name_by_whoever_asks(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Before one elsewhere that has the name too."""
+    monkeypatch.setenv("HPCRL_STATE", str(tmp_path / "state"))
+    Registry.of_user().add(MadeRun(tmp_path / "elsewhere" / "ppo").run.root)
+    MadeRun(tmp_path / "runs" / "ppo")
+    monkeypatch.chdir(tmp_path)
+    assert main(["status", "ppo"]) == ExitCode.DONE
+    assert "runs/ppo" in capsys.readouterr().out
+    for words in (["generate", "ppo", "1"], ["chat", "ppo@2"], ["eval", "ppo"], ["export", "ppo"]):
+        assert main(words) == ExitCode.CONFIGURATION
+        assert "runs/ppo has no checkpoint" in (said := capsys.readouterr().err), said
+    for word, near in (("pp0", "ppo"), ("pp0@2", "ppo@2")):
+        assert main(["eval", word]) == ExitCode.CONFIGURATION
+        assert f"there is no folder or run {word}. The nearest is {near}." in capsys.readouterr().err
+    assert main(["status", "pp0"]) == ExitCode.CONFIGURATION
+    assert "The nearest is ppo." in capsys.readouterr().err
+
+
 def test_a_name_of_two_runs_is_refused_with_both(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "state")
     paths = [MadeRun(tmp_path / folder / "ppo").run.root for folder in "ab"]

@@ -37,6 +37,7 @@ class FakeGpu:
     cpus: str = ""
     memory: int | None = None
     """Bytes; None where it does not say."""
+    used: int = 0
     capability: tuple[int, int] | None = (8, 0)
     nvlinks: tuple[int | str, ...] = ()
     """At the other end of each: a switch, or a GPU of this node by its number."""
@@ -102,7 +103,16 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu, version: int | None = None) -> SimpleNamespace:
         self._unless(0 if self._of(handle).memory else real.NVML_ERROR_NOT_SUPPORTED)
-        return SimpleNamespace(total=handle.memory)
+        return SimpleNamespace(total=handle.memory, used=handle.used)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
+        found = [gpu for gpu in self.node.gpus if gpu.uuid == uuid]
+        self._unless(0 if found else real.NVML_ERROR_NOT_FOUND)
+        return found[0]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> SimpleNamespace:
+        self._unless(real.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(gpu=0)
 
     def nvmlDeviceGetUUID(self, handle: Any) -> str:
         return handle[0] if isinstance(handle, tuple) else self._of(handle).uuid

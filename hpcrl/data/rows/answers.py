@@ -1,10 +1,11 @@
 """Rows with a prompt and the answer that is learnt, as far as `answer_mask` says; it is all of a plain answer."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcrl.data.form import FLAGS, TOKENS
-from hpcrl.data.rows.lines import ANSWERED
+from hpcrl.data.rows.kind import RowKind
+from hpcrl.data.rows.lines import ANSWERED, JUDGED, Lines
 from hpcrl.data.rows.text_form import Encoded, TextForm
 from hpcrl.data.rows.text_rows import text_rows
 
@@ -27,11 +28,11 @@ def _encode(tokens: "Tokens", rows: "Sequence[TextRow]") -> list[Encoded]:
     return found
 
 
-ANSWERS = text_rows(
-    TextForm(
-        lines=ANSWERED,
-        keys={"prompts": TOKENS, "answers": TOKENS, "answer_mask": FLAGS},
-        encode=_encode,
-        has_answers=True,
-    )
-)
+def _rows(lines: Lines) -> RowKind[Any]:
+    keys = {"prompts": TOKENS, "answers": TOKENS, "answer_mask": FLAGS}
+    return text_rows(TextForm(lines=lines, keys=keys, encode=_encode, has_answers=True))
+
+
+ANSWERS = _rows(ANSWERED)
+COMPARED = _rows(JUDGED)
+"""The answer may be what a response is compared with, as verl has it."""

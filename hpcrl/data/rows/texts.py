@@ -28,7 +28,7 @@ from hpcrl.data.rows.turns import TextRow, Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.source_files import RowMaker, files_of, row_maker
 from hpcrl.data.table import Table
-from hpcrl.data.tokens import TOKENIZER_FILES, Tokens, load_tokens
+from hpcrl.data.tokens import Tokens, load_tokens, tokenizer_files
 from hpcrl.data.user_code import code_places
 from hpcrl.errors import DataError
 from hpcrl.families.reader import family_of, read_config
@@ -316,9 +316,7 @@ def inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
     if data.chat_template is not None:
         yield "data.chat_template", [Path(data.chat_template)]
     if named := tokenizer_of(experiment):
-        folder = named[1]
-        others = [folder / name for name in TOKENIZER_FILES[1:] if (folder / name).is_file()]
-        yield "data.tokenizer", [folder / TOKENIZER_FILES[0], *others]
+        yield "data.tokenizer", tokenizer_files(named[1])
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,20 @@ class Difference(msgspec.Struct, frozen=True):
     difference: Estimate
 
 
+class NotCompared(msgspec.Struct, frozen=True):
+    """A model that was asked or judged otherwise than the first one, and the settings that differ."""
+
+    model: str
+    against: str
+    settings: tuple[str, ...]
+
+
 class Evaluation(msgspec.Struct, frozen=True):
     """The JSON of `hpcrl eval --json`."""
 
     models: tuple[Evaluated, ...]
     differences: tuple[Difference, ...]
+    not_compared: tuple[NotCompared, ...] = ()
     intervals: str = "95 %, normal approximation over prompts"
 
 
@@ -61,9 +70,14 @@ def estimate(of_prompts: Sequence[float]) -> Estimate:
 
 
 def evaluation(
-    names: Sequence[str], run_dirs: Sequence[str], scores: Sequence[Scores], metrics: Sequence[Mapping[str, float]]
+    names: Sequence[str],
+    run_dirs: Sequence[str],
+    scores: Sequence[Scores],
+    metrics: Sequence[Mapping[str, float]],
+    differing: Sequence[Sequence[str]],
 ) -> Evaluation:
-    """Of models in the order of the command line; the others are compared with the first."""
+    """Of models in the order of the command line; the others are compared with the first, unless they were asked or
+    judged otherwise: `differing` has, of each model, the settings that say so."""
     means = [
         {figure: {prompt: fmean(values) for prompt, values in found.items()} for figure, found in each.items()}
         for each in scores
@@ -72,10 +86,11 @@ def evaluation(
         Evaluated(name, run_dir, {figure: estimate([*found.values()]) for figure, found in of_model.items()}, dict(row))
         for name, run_dir, of_model, row in zip(names, run_dirs, means, metrics, strict=True)
     ]
-    differences = []
-    for name, of_model in zip(names[1:], means[1:], strict=True):
-        for figure in (figure for figure in means[0] if figure in of_model):
+    differences: list[Difference] = []
+    apart = [NotCompared(name, names[0], tuple(by)) for name, by in zip(names, differing, strict=True) if by]
+    for name, of_model, by in zip(names[1:], means[1:], differing[1:], strict=True):
+        for figure in (figure for figure in means[0] if figure in of_model and not by):
             ours, theirs = of_model[figure], means[0][figure]
             if both := [ours[prompt] - theirs[prompt] for prompt in theirs if prompt in ours]:
                 differences.append(Difference(name, names[0], figure, estimate(both)))
-    return Evaluation(tuple(models), tuple(differences))
+    return Evaluation(tuple(models), tuple(differences), tuple(apart))

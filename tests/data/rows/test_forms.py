@@ -14,6 +14,7 @@ from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.tokens import load_tokens
 from hpcrl.errors import DataError
+from hpcrl.recipes.evaluate import EvaluateExperiment
 from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
@@ -74,6 +75,15 @@ def test_a_row_is_a_prompt_and_what_it_is_judged_by(tmp_path: Path, form: str) -
 def test_a_row_is_a_prompt_and_what_is_learnt(tmp_path: Path, form: str) -> None:
     experiment = sft(data(tmp_path, JUDGED[form], fields=RENAMED.get(form, {})))
     assert texts(experiment, "answers") == "4<|end|>"
+
+
+@pytest.mark.parametrize("form", JUDGED)
+def test_a_model_is_evaluated_on_every_row_that_it_may_be_trained_on(tmp_path: Path, form: str) -> None:
+    config = data(tmp_path, JUDGED[form], fields=RENAMED.get(form, {}))
+    experiment = EvaluateExperiment(data=config, actor=ModelConfig(path="model"))
+    assert texts(experiment, "answers").removesuffix("<|end|>") == "4"
+    assert texts(experiment, "prompts") == texts(ppo(config), "prompts")
+    assert open_datasets(experiment)["train"].text("0@0")["answer"] == "4"
 
 
 def test_a_chat_without_an_answer_is_a_prompt(tmp_path: Path) -> None:
