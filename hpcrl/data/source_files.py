@@ -27,6 +27,8 @@ _SPLITS, _STATE = "dataset_dict.json", "state.json"
 _CACHED = re.compile(r"(cache-[0-9a-f]{16}(_\d+_of_\d+)?|tmp\w*)\.arrow$")
 """What `datasets` leaves in a folder of what was once made of its rows."""
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
+MALFORMED = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""What msgspec raises where a line is no JSON."""
 _ROWS = 1024
 """Rows of a table in memory at once."""
 
@@ -153,20 +155,33 @@ def _lines(path: Path, files: Sequence[Path], knob: str, maker: RowMaker | None)
 
 def _rows(file: Path) -> Iterator[Any]:
     if file.suffix not in (".parquet", ".arrow"):
-        with file.open("rb") as lines:
-            yield from (msgspec.json.decode(line) for line in lines if line.strip())
+        yield from _decoded(file)
         return
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise MissingExtraError("pyarrow", "data") from None
-    if file.suffix == ".parquet":
-        batches: Iterator[Any] = parquet.ParquetFile(file).iter_batches(batch_size=_ROWS)
-    else:
-        batches = _arrow_batches(arrow, file)
-    for batch in batches:
-        yield from ({name: _turns(value) for name, value in row.items()} for row in batch.to_pylist())
+    try:
+        if file.suffix == ".parquet":
+            batches: Iterator[Any] = parquet.ParquetFile(file).iter_batches(batch_size=_ROWS)
+        else:
+            batches = _arrow_batches(arrow, file)
+        for batch in batches:
+            yield from ({name: _turns(value) for name, value in row.items()} for row in batch.to_pylist())
+    except arrow.ArrowException as error:
+        raise ValueError(str(error)) from error
+
+
+def _decoded(file: Path) -> Iterator[Any]:
+    """Raises ValueError, naming the line, where one is no JSON."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    yield msgspec.json.decode(line)
+                except MALFORMED as error:
+                    raise ValueError(f"line {number}: {error}") from error
 
 
 def _turns(value: Any) -> Any:

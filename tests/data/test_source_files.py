@@ -88,6 +88,25 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
         records(path)
 
 
+def test_a_table_that_pyarrow_cannot_decode_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "rows.parquet", PLAIN)
+
+    def iter_batches(*_: Any, **__: Any) -> Any:
+        raise arrow.ArrowNotImplementedError("Codec 'lzo' is not supported")
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", iter_batches)
+    with pytest.raises(DataError, match=r"cannot read .*rows.parquet: Codec 'lzo' is not supported. Correct it, or"):
+        records(path)
+
+
+@pytest.mark.parametrize("wrong", [b'{"prompt": "p", "src": "caf\xe9"}', b"[" * 5000], ids=["no UTF-8", "too deep"])
+def test_a_malformed_line_in_a_folder_is_named_by_file_and_line(tmp_path: Path, wrong: bytes) -> None:
+    write(tmp_path / "set" / "a.jsonl", PLAIN)
+    (tmp_path / "set" / "b.jsonl").write_bytes(b'{"prompt": "p", "answer": "a"}\n\n' + wrong + b"\n")
+    with pytest.raises(DataError, match=r"cannot read .*b.jsonl: line 3: "):
+        records(tmp_path / "set")
+
+
 def test_who_lacks_pyarrow_is_told_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "rows.parquet", PLAIN)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
