@@ -1699,6 +1699,9 @@ ELSEWHERE = {
     "algos/judge.py: The row has {}. Set judge.question, or give the rows what it names.": (
         "algos/test_judge.py::test_a_field_that_a_row_lacks_is_named_with_those_that_it_has"
     ),
+    "data/jsonl.py: Correct the line, and accept the change: hpcrl resume RUN --accept-changed {}": (
+        "data/test_jsonl.py::test_a_line_that_an_older_index_let_pass_is_named"
+    ),
     "data/inputs.py: Put it back, or accept it: hpcrl resume {} --accept-changed {}": (
         "launch/test_next_inputs.py::test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_accepted"
     ),
