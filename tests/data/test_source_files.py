@@ -29,7 +29,7 @@ TASKS = [
 
 
 def write(path: Path, rows: Any) -> Path:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     table = arrow.Table.from_pylist(rows)
     match path.suffix:
         case ".parquet":
@@ -66,6 +66,38 @@ def test_a_folder_has_the_rows_of_its_files_by_name(tmp_path: Path, kind: str) -
         DataError, match=r"empty has no files \*.parquet, \*.arrow, \*.jsonl. Put some there, or submit a new run"
     ):
         records(tmp_path / "empty")
+
+
+def test_a_folder_is_read_with_those_below_it_and_without_what_is_hidden(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write(folder / "b.jsonl", PLAIN[3:])
+    write(folder / "a" / "x.jsonl", PLAIN[:3])
+    for hidden in (".ipynb_checkpoints/b-checkpoint.jsonl", "a/.x.jsonl", ".more.parquet"):
+        write(folder / hidden, PLAIN)
+    assert records(folder) == records(write(tmp_path / "rows.jsonl", PLAIN))
+    assert records(folder.rename(tmp_path / ".set")) == records(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["train.parquet", "test.parquet"], "test, train"),
+        (["train/0.parquet", "dev/0.parquet"], "dev, train"),
+        (["gsm8k_train.parquet", "gsm8k_Valid.parquet"], "train, valid"),
+        (["all.parquet", "train-00000-of-00001.parquet", "eval_1.parquet"], "eval, train"),
+        (["train.parquet", "train_2.parquet", "more.parquet"], None),
+        (["latest.parquet", "trainers.parquet", "retest.parquet"], None),
+    ],
+)
+def test_files_named_after_splits_are_not_read_together(tmp_path: Path, names: list[str], splits: str | None) -> None:
+    for name in names:
+        write(tmp_path / "set" / name, PLAIN[:1])
+    if splits is None:
+        assert len(records(tmp_path / "set")) == len(names)
+        return
+    with pytest.raises(DataError, match=rf"^data.train = .*set has the splits {splits}, but rows are read from one"):
+        records(tmp_path / "set")
+    assert len(records(tmp_path / "set" / names[0])) == 1
 
 
 def test_what_was_made_of_a_table_is_found_again_until_its_file_changes(tmp_path: Path) -> None:
