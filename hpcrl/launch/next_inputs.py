@@ -40,10 +40,15 @@ def next_inputs(
     differing = changed_inputs({key: text for key, text in before.items() if key in inputs}, current)
     if refused := set(differing) - set(accepted):
         how = differences(before, inputs, contents)
-        raise changed({key: how.get(key, "it is read only now") for key in refused}, run.root)
+        raise changed({key: how.get(key, _otherwise(key in before)) for key in refused}, run.root)
     if set(differing) & dict(algorithm_of(experiment).rows.inputs(experiment)).keys():
         _refuse_lost_rows(run, experiment)
     return {key: current[key] for key in differing}, contents.read
+
+
+def _otherwise(was_read: bool) -> str:
+    """How an input differs of which each file is what it was."""
+    return "its files are read in another order" if was_read else "it is read only now"
 
 
 def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig) -> None:

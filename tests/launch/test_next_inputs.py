@@ -5,8 +5,11 @@ With the torch host: the toy host reads no files.
 
 import contextlib
 import os
+import re
 import shutil
 import signal
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,7 @@ from hpcrl.inspect.reader import merged_metrics
 from hpcrl.inspect.views.why import newest_cause
 from hpcrl.launch.next_inputs import next_inputs
 from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.ppo import PPOExperiment
 
 
 def begun(folder: Path) -> RunDirectory:
@@ -101,17 +105,38 @@ def test_a_data_set_that_is_written_anew_ends_the_next_attempt_and_is_accepted(t
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
 
 
+def created(root: Path, experiment: PPOExperiment, inputs: Mapping[str, str] | None = None) -> RunDirectory:
+    files = input_files(experiment, algorithm_of(experiment).rows)
+    inputs = inputs or fingerprints(files, Contents())
+    return RunDirectory.create(root, experiment=to_dict(experiment), host="", key=KeyPair("", ""), inputs=inputs)
+
+
+def test_each_file_of_a_folder_is_compared_where_several_have_one_name(tmp_path: Path) -> None:
+    write_task(tmp_path / "task")
+    one, two = (tmp_path / "task/set" / name for name in ("a/x.jsonl", "b/x.jsonl"))
+    for file in (one, two):
+        file.parent.mkdir(parents=True)
+        shutil.copy(tmp_path / "task/rows.jsonl", file)
+    experiment = tiny_ppo(tmp_path / "task")
+    experiment = replace(experiment, data=replace(experiment.data, train=str(tmp_path / "task/set")))
+    run = created(tmp_path / "run", experiment)
+    assert next_inputs(run, experiment, (), ())[0] == {}
+    for file in (one, two):
+        turn_a_byte(file, 2)
+        with pytest.raises(DataError, match=f"^data.train: {file} has other content"):
+            next_inputs(run, experiment, (), ())
+        turn_a_byte(file, 2)
+    turned = {key: "/".join(reversed(re.split("(?<!/)/(?!/)", text))) for key, text in run.read_run().inputs.items()}
+    other = created(tmp_path / "other", experiment, turned)
+    with pytest.raises(DataError, match=r"data\.train: its files are read in another order"):
+        next_inputs(other, experiment, (), ())
+
+
 def test_rows_that_an_open_step_needs_cannot_be_accepted_away(tmp_path: Path) -> None:
     write_task(tmp_path / "task")
     experiment = tiny_ppo(tmp_path / "task")
     rows, file = algorithm_of(experiment).rows, tmp_path / "task/rows.jsonl"
-    run = RunDirectory.create(
-        tmp_path / "open",
-        experiment=to_dict(experiment),
-        host="",
-        key=KeyPair("", ""),
-        inputs=fingerprints(input_files(experiment, rows), Contents()),
-    )
+    run = created(tmp_path / "open", experiment)
     ids = open_datasets(experiment, rows, ScratchIndexes())["train"].ids
     number, adopted = run.claim_attempt("s0"), Adopted((), {})
     run.files.publish(run.adopted(number), encode_line(adopted), "adopted")
