@@ -116,9 +116,26 @@ class Archives:
         """Of a step that was asked for, whether it has an archive."""
         return step in self._lines and self._lines[step].samples is not None
 
+    def is_gone(self, step: int) -> bool:
+        """Of a step that has an archive, whether somebody has deleted it."""
+        ref = self._line(step).samples
+        assert ref is not None, step
+        try:
+            self._run.files.path(ref).stat()
+        except FileNotFoundError:
+            return True
+        except OSError:  # whoever reads it says so
+            return False
+        return False
+
     def lost(self, step: int) -> str:
         """Why something of a step that was asked for could not be archived; empty if all could."""
         return self._lines[step].lost if step in self._lines else ""
+
+    def _line(self, step: int) -> Archived:
+        """Of a step that is done with."""
+        assert step in self._lines or step in self.archived, step
+        return self._lines[step]
 
     def _listed(self) -> Iterator[int]:
         """The steps of which a file is there, the newest first; its line may be missing."""
@@ -129,7 +146,7 @@ class Archives:
 
     def samples(self, step: int) -> Iterator[Sample]:
         """Those of a step that has an archive. Raises DataError where it is not what was written."""
-        ref = self._lines[step].samples if step in self._lines or step in self.archived else None
+        ref = self._line(step).samples
         assert ref is not None, step
         if damage := self._run.files.damage(ref):
             raise DataError(f"{damage}.", "Look at other steps with --step.")

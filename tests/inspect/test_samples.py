@@ -276,6 +276,36 @@ def test_a_damaged_archive_is_named_and_a_half_copied_run_says_what_it_lacks(
     assert main(["samples", str(copy.root), "--step", "1"]) == ExitCode.DONE
 
 
+def test_archives_that_were_deleted_are_passed_over_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = {step: {f"{row}@{step}": response("a", "b") for row in (6, step)} for step in range(1, 5)}
+    run = kept_run(tmp_path / "run", steps)
+
+    def says(*words: str) -> str:
+        code = main(["samples", str(run.root), *words])
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    run.archive(1, 0).unlink()
+    assert "; the archive of another step is gone" in says("--step", "all")
+    run.archive(2, 0).unlink()
+    shown = found(run, "--step", "all", capsys=capsys)
+    assert {sample["step"] for sample in shown} == {3, 4}
+    for words in (["--step", "all"], ["--step", "0-"], ["--prompt", "6"]):
+        assert "samples of 2 steps from 3 to 4; the archives of 2 other steps are gone" in says(*words)
+    assert "1 of 2 samples of step 3; the archives of 2 other steps are gone" in says("--step", "1-3", "--prompt", "3")
+    assert main(["samples", str(run.root), "--step", "all", "--jsonl"]) == ExitCode.DONE
+    assert "; the archives of 2 other steps are gone" in capsys.readouterr().err
+    assert "--prompt 1 is nothing that these samples have; the archives of 2 other steps are gone." in says(
+        "--prompt", "1"
+    )
+    assert "--step 1-2: the archives of all of these steps, 1-2, are gone. There are 3-4." in says("--step", "1-2")
+    assert "--step 9 has kept no sample. There are 3-4." in says("--step", "9")
+    assert "step-00000001.a000.h5 is missing. Look at other steps with --step." in says("--step", "1")
+    assert "2 of 2 samples of step 4\n" in says()
+
+
 def test_a_run_that_has_kept_nothing_says_so_until_a_step_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
