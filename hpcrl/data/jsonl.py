@@ -52,6 +52,7 @@ class JsonLines:
         self.path = Path(path)
         self.knob = knob
         self._lines, self._fields = lines, fields
+        self._made_of = knob if maker is None else f"{knob} or {maker.setting}"
         kinds = " ".join(line.__name__ for line in lines)
         files, code = files_of(self.path, knob), "" if maker is None else maker.digest
         what = f"{FORMAT}\n{indexes.fingerprint(knob, files)}\n{kinds}\n{sorted(fields.items())}\n{code}"
@@ -82,7 +83,7 @@ class JsonLines:
         """The number of a row. Raises DataError where there is none of this id."""
         row = self.index.find(row_id)
         if row is None:
-            raise DataError(f"{self.path} has no row {row_id!r}.", f"Put back what {self.knob} was.")
+            raise DataError(f"{self.path} has no row {row_id!r}.", f"Put back what {self._made_of} was.")
         return row
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
