@@ -1423,8 +1423,16 @@ ELSEWHERE = {
         "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
     ),
     "inspect/steps_asked.py: There are {}.": ("inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"),
-    "inspect/steps_asked.py: Wait for the first step to close, or set samples.per_step.": (
+    "inspect/nothing_kept.py: Wait for the first {} to end.": (
         "inspect/test_samples.py::test_a_run_that_has_kept_nothing_says_so_until_a_step_has"
+    ),
+    **dict.fromkeys(
+        (
+            "inspect/nothing_kept.py: Their metrics say what they computed: hpcrl inspect {} steps",
+            "inspect/nothing_kept.py: Have later steps keep some: hpcrl resume {} {}",
+            "inspect/nothing_kept.py: Submit a new run with {}.",
+        ),
+        "inspect/test_samples.py::test_a_run_that_has_kept_nothing_says_why",
     ),
     "cli/inspect.py: Name it: hpcrl inspect RUN diff OTHER.": (
         "inspect/test_diff.py::test_the_command_needs_a_second_run_and_prints_json"

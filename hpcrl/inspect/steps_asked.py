@@ -4,6 +4,7 @@ import re
 
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.archives import Archives
+from hpcrl.inspect.nothing_kept import nothing_kept
 
 NEWEST, ALL = "newest", "all"
 _SPAN = re.compile(r"(\d+)(-(\d*))?")
@@ -28,9 +29,7 @@ def chosen_steps(archives: Archives, asked: str) -> tuple[list[int], int]:
 def _with_archives(archives: Archives, asked: str) -> list[int]:
     newest = next(archives.newest_first(), None)
     if newest is None:
-        raise ConfigurationError(
-            ["no step has kept a sample yet."], "Wait for the first step to close, or set samples.per_step."
-        )
+        raise nothing_kept(archives.run)
     if asked == NEWEST:
         return [newest]
     if span := _span(asked, newest):
