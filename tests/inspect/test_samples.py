@@ -162,6 +162,21 @@ def test_a_condition_is_read_and_never_executed(text: str) -> None:
         Where(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_true"),
+    [
+        ("a != 1", True),
+        ("a not in 'b'", True),
+        ("a == 1", False),
+        ("a < 1", False),
+        ("a >= 1", False),
+        ("a in 'b'", False),
+    ],
+)
+def test_of_a_value_that_a_sample_lacks_only_its_absence_is_true(text: str, is_true: bool) -> None:
+    assert Where(text).holds({}) == is_true
+
+
 WORDS = ("reward", "<", "0", "and", "not", "(", ")", "==", "'a'", "in", "1")
 
 
