@@ -1422,8 +1422,16 @@ ELSEWHERE = {
         "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
     ),
     "inspect/steps_asked.py: There are {}.": ("inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"),
-    "inspect/steps_asked.py: Wait for the first step to close, or set samples.per_step.": (
+    "inspect/nothing_kept.py: Wait for the first {} to end.": (
         "inspect/test_samples.py::test_a_run_that_has_kept_nothing_says_so_until_a_step_has"
+    ),
+    **dict.fromkeys(
+        (
+            "inspect/nothing_kept.py: Their metrics say what they computed: hpcrl inspect {} steps",
+            "inspect/nothing_kept.py: Have later steps keep some: hpcrl resume {} {}",
+            "inspect/nothing_kept.py: Submit a new run with {}.",
+        ),
+        "inspect/test_samples.py::test_a_run_that_has_kept_nothing_says_why",
     ),
     "cli/inspect.py: Name it: hpcrl inspect RUN diff OTHER.": (
         "inspect/test_diff.py::test_the_command_needs_a_second_run_and_prints_json"
@@ -1703,6 +1711,9 @@ ELSEWHERE = {
     ),
     "algos/judge.py: The row has {}. Set judge.question, or give the rows what it names.": (
         "algos/test_judge.py::test_a_field_that_a_row_lacks_is_named_with_those_that_it_has"
+    ),
+    "data/jsonl.py: Correct the line, and accept the change: hpcrl resume RUN --accept-changed {}": (
+        "data/test_jsonl.py::test_a_line_that_an_older_index_let_pass_is_named"
     ),
     "data/inputs.py: Put it back, or accept it: hpcrl resume {} --accept-changed {}": (
         "launch/test_next_inputs.py::test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_accepted"

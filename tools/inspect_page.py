@@ -79,7 +79,7 @@ class Scenes:
         return folder
 
     def _damaged(self) -> Path:
-        """RUN, of which an archive is lost, a spill is cut, and a file was never finished."""
+        """RUN, of which an archive is deleted, a spill is cut, and a file was never finished."""
         folder = self._folder / "damaged"
         if not folder.exists():
             shutil.copytree(self._two() / "RUN", folder / "RUN")

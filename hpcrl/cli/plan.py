@@ -16,12 +16,15 @@ from hpcrl.cli.node_table import OnNodes, on_each_number
 from hpcrl.cli.reckoned import duration, short_forms, whole_option
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.changes import with_nodes
+from hpcrl.config.data import DataConfig, sources_of
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import section
 from hpcrl.config.model import ModelConfig
 from hpcrl.dataflow.graph import MFC, Graph, topological_order
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.families.words import in_words
 from hpcrl.foreign import plain
+from hpcrl.inspect.words import counted
 from hpcrl.launch.launcher import choose
 from hpcrl.placement.capacity import on_its_device
 from hpcrl.placement.disk import estimate_disk
@@ -33,6 +36,8 @@ from hpcrl.placement.sizes import GIB, size_in_words
 from hpcrl.placement.step_times import ExpectedStep, expected_step
 from hpcrl.placement.worker_memory import host_memory, peaks
 from hpcrl.recipes.algorithm import algorithm_of
+
+FILES_SHOWN = 20
 
 
 def run(words: Sequence[str]) -> int:
@@ -142,9 +147,25 @@ def render(plan: Plan, experiment: ExperimentConfig, models: Models) -> Renderab
     tables = (_calls(plan, chooses), _models(plan, models), _workers(plan, experiment, models))
     lines = [part for table in tables for part in (table, Text())]
     lines[4:4] = [*(Text(plain(text)) for text in _what_they_are(plan, experiment)), Text()]
+    if read := "\n".join(_what_is_read(experiment)):
+        lines.append(Text(f"{plain(read)}\n"))
     if on_disk := estimate_disk(experiment).describe():
         lines.append(Text(f"On disk, at most: {on_disk}.\n"))
     return Group(head, *lines, _reading_aid())
+
+
+def _what_is_read(experiment: ExperimentConfig) -> Iterator[str]:
+    """A line for each folder of rows: which of the files in it are read."""
+    data = section(experiment, "data", DataConfig)
+    files = dict(algorithm_of(experiment).rows.inputs(experiment))
+    paths = {} if data is None else {knob: source.path for knob, source in sources_of(data).items()}
+    if data is not None and data.evaluate is not None:
+        paths["data.evaluate"] = data.evaluate
+    for knob, path in paths.items():
+        if knob in files and Path(path).is_dir():
+            names = [str(file.relative_to(path)) for file in files[knob]]
+            shown = ", ".join(names[:FILES_SHOWN]) + (", …" if len(names) > FILES_SHOWN else "")
+            yield f"{knob} reads {counted(len(names), 'file')} of {path}: {shown}"
 
 
 def _calls(plan: Plan, chooses: bool) -> Table:

@@ -97,6 +97,8 @@ def _tell(view: Samples, given: Namespace) -> None:
         print(f"{', '.join(name for name, _ in files.values())}: {counted(view)}", file=sys.stderr)
     elif not given.jsonl:
         _page(view)
+    elif view.gone:
+        print(counted(view), file=sys.stderr)
 
 
 def _page(view: Samples) -> None:

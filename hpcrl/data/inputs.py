@@ -1,9 +1,12 @@
 """What a run reads and does not copy: fingerprints of its files, and how files differ from their fingerprints.
 
-A fingerprint has name, size and checksum of each file, NAME:SIZE:CHECKSUM, with / between them.
+A fingerprint has name, size and checksum of each file, NAME:SIZE:CHECKSUM, with / between them. Files in several
+folders are named by their paths below the folder that has all of them, with // for each /.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -70,8 +73,27 @@ def fingerprints(inputs: Inputs, contents: Contents) -> dict[str, str]:
     for setting, files in inputs.items():
         with _readable(setting):
             checksums = contents.checksums(files)
-            found[setting] = "/".join(f"{path.name}:{path.stat().st_size}:{checksums[path]}" for path in files)
+            named = zip(_names(files), files, strict=True)
+            found[setting] = "/".join(f"{name}:{path.stat().st_size}:{checksums[path]}" for name, path in named)
     return found
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """What each file is called in a fingerprint."""
+    if not files:
+        return []
+    folder = _folder(files)
+    return [file.absolute().relative_to(folder).as_posix().replace("/", "//") for file in files]
+
+
+def _path(name: str) -> str:
+    """That of a file below the folder of all, by its name."""
+    return name.replace("//", "/")
+
+
+def _folder(files: Sequence[Path]) -> Path:
+    """The deepest that has all of them."""
+    return Path(os.path.commonpath([file.absolute().parent for file in files]))
 
 
 @dataclass(frozen=True)
@@ -95,11 +117,10 @@ def differences(
     found: dict[str, str] = {}
     unknown: list[tuple[str, Path, str]] = []
     for setting in expected.keys() & inputs.keys():
-        were = {name: (int(size), checksum) for name, size, checksum in map(_fields, expected[setting].split("/"))}
-        are = {path.name: path for path in inputs[setting]}
-        if strange := sorted(were.keys() ^ are.keys()):
-            place = inputs[setting][0].with_name(strange[0])
-            found[setting] = f"{place} {'is missing' if strange[0] in were else 'is new'}"
+        were = {name: (int(size), checksum) for name, size, checksum in map(_fields, _FILES.split(expected[setting]))}
+        are = dict(zip(_names(inputs[setting]), inputs[setting], strict=True))
+        if were.keys() != are.keys():
+            found[setting] = _other_files(were, inputs[setting])
             continue
         for name, path in are.items():
             with _readable(setting):
@@ -115,6 +136,15 @@ def differences(
         if now[path] != checksum:
             found.setdefault(setting, _other_content(path, checksum, now[path]))
     return found
+
+
+def _other_files(were: Iterable[str], files: Sequence[Path]) -> str:
+    """The first file that is new, else the first that is missing. The files that stayed tell where all lay."""
+    now = {file.absolute() for file in files}
+    folders = [_folder(files), *sorted({folder for file in now for folder in file.parents})]
+    then = max(({folder / _path(name) for name in were} for folder in folders), key=lambda paths: len(paths & now))
+    new, gone = sorted(now - then), sorted(then - now)
+    return f"{new[0]} is new" if new else f"{gone[0]} is missing"
 
 
 def _at_a_glance(path: Path, size: int, checksum: str, contents: Contents) -> str | None:
@@ -135,6 +165,10 @@ def changed(differing: Mapping[str, str], run_dir: Path) -> DataError:
         f"{what}. Since the run was submitted this has changed, and resuming would give other numbers.",
         f"Put it back, or accept it: hpcrl resume {run_dir} --accept-changed {' '.join(sorted(differing))}",
     )
+
+
+_FILES = re.compile("(?<!/)/(?!/)")
+"""What is between two files of a fingerprint."""
 
 
 def _fields(text: str) -> list[str]:

@@ -13,8 +13,8 @@ import numpy as np
 from hpcrl.data.contents import refuse_written, stamp_of
 from hpcrl.data.index import IndexBuilder, RowIds, RowIndex
 from hpcrl.data.rows.kind import Indexes
-from hpcrl.data.rows.lines import ChatLine, Lines, RowLine, described, needed, recognised
-from hpcrl.data.source_files import RowMaker, files_of, kept_lines
+from hpcrl.data.rows.lines import ChatLine, Lines, RowLine, described, in_columns, needed, recognised
+from hpcrl.data.source_files import MALFORMED, RowMaker, files_of, kept_lines
 from hpcrl.data.table import Table, encode_table, open_table
 from hpcrl.errors import DataError
 
@@ -52,6 +52,7 @@ class JsonLines:
         self.path = Path(path)
         self.knob = knob
         self._lines, self._fields = lines, fields
+        self._made_of = knob if maker is None else f"{knob} or {maker.setting}"
         kinds = " ".join(line.__name__ for line in lines)
         files, code = files_of(self.path, knob), "" if maker is None else maker.digest
         what = f"{FORMAT}\n{indexes.fingerprint(knob, files)}\n{kinds}\n{sorted(fields.items())}\n{code}"
@@ -82,7 +83,7 @@ class JsonLines:
         """The number of a row. Raises DataError where there is none of this id."""
         row = self.index.find(row_id)
         if row is None:
-            raise DataError(f"{self.path} has no row {row_id!r}.", f"Put back what {self.knob} was.")
+            raise DataError(f"{self.path} has no row {row_id!r}.", f"Put back what {self._made_of} was.")
         return row
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -105,18 +106,33 @@ class JsonLines:
                         raise DataError(
                             f"{self.path} changed while the run reads it.", f"Put back what {self.knob} was."
                         )
-                    records.append(msgspec.json.decode(line))
+                    records.append(self._decoded(line, row))
         except OSError as error:
             self._refuse_unreadable(error)
         return records
 
-    def _renamed(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _decoded(self, line: bytes, row: int) -> dict[str, Any]:
+        """Raises DataError where a line is malformed in a column that was not checked when an older index was made."""
+        try:
+            record: dict[str, Any] = msgspec.json.decode(line)
+        except MALFORMED as error:
+            with self._file.open("rb") as file:
+                number = file.read(int(self.index.offsets[row])).count(b"\n") + 1
+            raise DataError(
+                f"{self.path}, line {number}: {error}.",
+                f"Correct the line, and accept the change: hpcrl resume RUN --accept-changed {self.knob}",
+            ) from error
+        return record
+
+    def _renamed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self._fields:
+            return record
         return {**record, **{name: record[column] for name, column in self._fields.items() if column in record}}
 
     def _recognise(self, record: Any) -> type[RowLine]:
         """Raises DataError where a row's columns fit no kind of line, or two that differ."""
-        columns = self._renamed(record) if isinstance(record, dict) else {}
-        found = recognised(self._lines, columns, self._fields)
+        columns = record if isinstance(record, dict) else {}
+        found = recognised(self._lines, self._renamed(columns), self._fields)
         if len(found) == 1:
             return found[0]
         seen = f"its first row has the columns {', '.join(map(str, columns)) or '(none)'}"
@@ -127,19 +143,24 @@ class JsonLines:
                 f"data.fields.{needed(found[0])[0]}.",
             )
         raise DataError(
-            f"{self.path}: {seen}, but {self.knob} needs {described(self._lines)}.",
+            f"{self.path}: {seen}, but {self.knob} needs {self._described}.",
             f"Give {self.knob} such rows, or submit a new run with data.fields for its columns.",
         )
 
+    @property
+    def _described(self) -> str:
+        """What columns a row may have, by the user's names."""
+        return in_columns(described(self._lines), self._lines, self._fields)
+
     def _make_table(self) -> Table:
         """Read the whole file. Raises DataError with all that is wrong in it."""
-        rows, wrong, decoder = IndexBuilder(), list[str](), _Decoder(self._recognise, self._renamed, self._fields)
+        rows, wrong, decoder = IndexBuilder(), list[str](), _Decoder(self._recognise, self._renamed)
         for number, offset, line in self._every_line():
             try:
                 row_id = decoder.check(line)
                 rows.add(number, offset, line, None if row_id is None else str(row_id))
-            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                wrong.append(f"line {number}: {error}")
+            except MALFORMED as error:
+                wrong.append(f"line {number}: {in_columns(str(error), decoder.lines, self._fields)}")
                 rows.add(number, offset, line, f"\0{number}")  # no other row's
             if len(wrong) > _SHOWN:
                 break
@@ -174,7 +195,7 @@ class JsonLines:
         if malformed:
             raise DataError(
                 said,
-                f"Make each line of {self.knob} a JSON object with {described(self._lines)}. An id of its own may be "
+                f"Make each line of {self.knob} a JSON object with {self._described}. An id of its own may be "
                 "added; without any, rows are counted.",
             )
         raise DataError(
@@ -194,24 +215,21 @@ class _Decoder:
     def __init__(
         self,
         recognise: Callable[[Any], type[RowLine]],
-        renamed: Callable[[Mapping[str, Any]], dict[str, Any]],
-        fields: Mapping[str, str],
+        renamed: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
         self._recognise = recognise
         self._renamed = renamed
-        self._fields = fields
-        self._decoder: msgspec.json.Decoder[RowLine] | None = None
+        self._decoder = msgspec.json.Decoder(dict[str, Any])
         self._kind: type | None = None
+        self.lines: Lines = ()
+        """The kind of all lines, once it is known."""
 
     def check(self, line: bytes) -> str | int | None:
-        """The line's own id. Raises msgspec.DecodeError, UnicodeError or RecursionError."""
-        if self._decoder is None:
-            self._line = self._recognise(msgspec.json.decode(line, type=dict[str, Any]))
-            self._decoder = msgspec.json.Decoder(self._line)
-        if self._fields:
-            row = msgspec.convert(self._renamed(msgspec.json.decode(line, type=dict[str, Any])), self._line)
-        else:
-            row = self._decoder.decode(line)
+        """The line's own id. Raises one of MALFORMED, also for what is in columns that nobody needs: rows are read
+        whole."""
+        record = self._decoder.decode(line)
+        self.lines = self.lines or (self._recognise(record),)
+        row = msgspec.convert(self._renamed(record), self.lines[0])
         kind = row.reads_as()
         self._kind = self._kind or kind
         if kind is not self._kind:

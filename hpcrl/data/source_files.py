@@ -27,6 +27,10 @@ _SPLITS, _STATE = "dataset_dict.json", "state.json"
 _CACHED = re.compile(r"(cache-[0-9a-f]{16}(_\d+_of_\d+)?|tmp\w*)\.arrow$")
 """What `datasets` leaves in a folder of what was once made of its rows."""
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
+_SPLIT = re.compile(r"(?<![a-z])(train|test|validation|valid|val|dev|eval)(?![a-z])", re.IGNORECASE)
+"""What tells a split in the name of a file or of its folder, as `datasets` tells it."""
+MALFORMED = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""What msgspec raises where a line is no JSON."""
 _ROWS = 1024
 """Rows of a table in memory at once."""
 
@@ -68,7 +72,8 @@ def row_maker(setting: str, place: str | None, function: str) -> RowMaker:
 
 def files_of(path: Path, knob: str) -> list[Path]:
     """The files of a data set, in their order: itself; of a folder those that `datasets` says are its own, else all of
-    the first kind of `KINDS` that it has. `knob` is the setting that chose it.
+    the first kind of `KINDS` that it has, in folders below it too, but none that is hidden. `knob` is the setting that
+    chose it.
 
     Raises:
         DataError: the folder has several splits.
@@ -82,12 +87,24 @@ def files_of(path: Path, knob: str) -> list[Path]:
         path = path / names[0]
     if (path / _STATE).is_file():
         return [path / file.filename for file in _named(path / _STATE, _State).data_files]
-    every = (sorted(path.rglob(f"*{kind}")) for kind in KINDS)
-    files = next((files for found in every if (files := [file for file in found if not _CACHED.match(file.name)])), [])
-    shards = {_SHARD.sub("", str(file.relative_to(path))) for file in files if _SHARD.search(file.name)}
-    if len(shards) > 1:
-        raise _several(knob, path, sorted(shards))
+    files = next((files for kind in KINDS if (files := _below(path, kind))), [])
+    names = [str(file.relative_to(path)) for file in files]
+    shards = {_SHARD.sub("", name) for name in names if _SHARD.search(name)}
+    splits = {found[0].lower() for name in names if (found := _SPLIT.search(name))}
+    for several in (shards, splits):
+        if len(several) > 1:
+            raise _several(knob, path, sorted(several))
     return files
+
+
+def _below(folder: Path, kind: str) -> list[Path]:
+    """What of a kind is in a folder or below it, by name; nothing hidden, nothing that `datasets` has cached."""
+    found = sorted(folder.rglob(f"*{kind}"))
+    return [
+        file
+        for file in found
+        if not _CACHED.match(file.name) and not any(part[0] == "." for part in file.relative_to(folder).parts)
+    ]
 
 
 def _named(path: Path, form: type[S]) -> S:
@@ -153,20 +170,33 @@ def _lines(path: Path, files: Sequence[Path], knob: str, maker: RowMaker | None)
 
 def _rows(file: Path) -> Iterator[Any]:
     if file.suffix not in (".parquet", ".arrow"):
-        with file.open("rb") as lines:
-            yield from (msgspec.json.decode(line) for line in lines if line.strip())
+        yield from _decoded(file)
         return
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise MissingExtraError("pyarrow", "data") from None
-    if file.suffix == ".parquet":
-        batches: Iterator[Any] = parquet.ParquetFile(file).iter_batches(batch_size=_ROWS)
-    else:
-        batches = _arrow_batches(arrow, file)
-    for batch in batches:
-        yield from ({name: _turns(value) for name, value in row.items()} for row in batch.to_pylist())
+    try:
+        if file.suffix == ".parquet":
+            batches: Iterator[Any] = parquet.ParquetFile(file).iter_batches(batch_size=_ROWS)
+        else:
+            batches = _arrow_batches(arrow, file)
+        for batch in batches:
+            yield from ({name: _turns(value) for name, value in row.items()} for row in batch.to_pylist())
+    except arrow.ArrowException as error:
+        raise ValueError(str(error)) from error
+
+
+def _decoded(file: Path) -> Iterator[Any]:
+    """Raises ValueError, naming the line, where one is no JSON."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    yield msgspec.json.decode(line)
+                except MALFORMED as error:
+                    raise ValueError(f"line {number}: {error}") from error
 
 
 def _turns(value: Any) -> Any:

@@ -69,14 +69,14 @@ class Archives:
     """Of one run, as of when this was made."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self._run = run
+        self.run = run
         self._lines: dict[int, Archived] = {}
         """By step, of those that were asked for."""
 
     @cached_property
     def archived(self) -> frozenset[int]:
         """Steps that are done with: also those of which no sample is kept."""
-        self._lines |= {line.step: line for line in archived_lines(self._run)}
+        self._lines |= {line.step: line for line in archived_lines(self.run)}
         return frozenset(self._lines)
 
     @property
@@ -86,7 +86,7 @@ class Archives:
 
     def between(self, first: int, last: int | None = None) -> dict[int, Archived]:
         """The lines of the steps from one to another, or to the end, as far as they are done with."""
-        found = {line.step: line for line in archived_lines(self._run, first, last)}
+        found = {line.step: line for line in archived_lines(self.run, first, last)}
         listed = list(takewhile(lambda step: step >= first, self._listed()))
         if any(step not in found for step in listed[1:] if last is None or step <= last):
             # It came out of its turn. What is missing of the newest has no line yet.
@@ -116,24 +116,41 @@ class Archives:
         """Of a step that was asked for, whether it has an archive."""
         return step in self._lines and self._lines[step].samples is not None
 
+    def is_gone(self, step: int) -> bool:
+        """Of a step that has an archive, whether somebody has deleted it."""
+        ref = self._line(step).samples
+        assert ref is not None, step
+        try:
+            self.run.files.path(ref).stat()
+        except FileNotFoundError:
+            return True
+        except OSError:  # whoever reads it says so
+            return False
+        return False
+
     def lost(self, step: int) -> str:
         """Why something of a step that was asked for could not be archived; empty if all could."""
         return self._lines[step].lost if step in self._lines else ""
 
+    def _line(self, step: int) -> Archived:
+        """Of a step that is done with."""
+        assert step in self._lines or step in self.archived, step
+        return self._lines[step]
+
     def _listed(self) -> Iterator[int]:
         """The steps of which a file is there, the newest first; its line may be missing."""
-        listing, root = self._run.files.listing, self._run.samples
+        listing, root = self.run.files.listing, self.run.samples
         for folder in sorted(filter(str.isdecimal, listing(root)), key=int, reverse=True):
             numbers = (step_of(name) for name in listing(root / folder) if not is_temporary(name))
             yield from sorted({number for number in numbers if number is not None}, reverse=True)
 
     def samples(self, step: int) -> Iterator[Sample]:
         """Those of a step that has an archive. Raises DataError where it is not what was written."""
-        ref = self._lines[step].samples if step in self._lines or step in self.archived else None
+        ref = self._line(step).samples
         assert ref is not None, step
-        if damage := self._run.files.damage(ref):
+        if damage := self.run.files.damage(ref):
             raise DataError(f"{damage}.", "Look at other steps with --step.")
-        about, groups = read_archive(self._run.files.path(ref))
+        about, groups = read_archive(self.run.files.path(ref))
         for data_set, group in sorted(groups.items(), reverse=True):
             for name, columns in parts_by_key(group):
                 yield from _responses(about, data_set, name, columns)

@@ -44,6 +44,9 @@ def render_audit(view: Audit) -> RenderableType:
     if view.moved:
         parts += [Text(), Text("Exports that lie no more where they were written")]
         parts += [Text(plain(f"  {name}")) for name in view.moved]
+    if view.gone:
+        parts += [Text(), Text("Archives of samples that are gone")]
+        parts += [Text(plain(f"  {name}")) for name in _first(view.gone)]
     return Group(*parts, Text(), Text("What resume would do"), *(Text(plain(f"  {line}")) for line in view.resume))
 
 
@@ -51,8 +54,12 @@ def _unnamed(title: str, found: Sequence[Unnamed]) -> list[RenderableType]:
     if not found:
         return []
     size = size_in_words(sum(it.bytes for it in found))
-    lines = [f"  {it.file}, {size_in_words(it.bytes)}" for it in found[:NAMES_SHOWN]]
-    if more := len(found) - NAMES_SHOWN:
-        lines += [f"  and {more} more"] if more > 0 else []
+    lines = _first([f"{it.file}, {size_in_words(it.bytes)}" for it in found])
     head = Text(f"{title}: {counted(len(found), 'file')}, {size}", style="yellow")
-    return [Text(), head, *(Text(plain(line)) for line in lines)]
+    return [Text(), head, *(Text(plain(f"  {line}")) for line in lines)]
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    """Of many the first, and how many more there are."""
+    more = len(lines) - NAMES_SHOWN
+    return [*lines[:NAMES_SHOWN], *([f"and {more} more"] if more > 0 else [])]

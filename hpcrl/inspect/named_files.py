@@ -1,7 +1,7 @@
 """Which files the believed lines of a run's journals name, and which of these have to be there still. Reads nothing.
 
 A part of a step goes once the step is in one file, and all of a step goes that is older than the checkpoints kept; what
-a train step has shown goes with its parts. Archives stay.
+a train step has shown goes with its parts. Archives stay until somebody deletes them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,6 +39,8 @@ class NamedFiles:
     """What may be there still; if it is, it has to be whole."""
     manifests: dict[str, FileRef] = field(default_factory=dict)
     """Those of either that are manifests of checkpoints, which name shards."""
+    archives: dict[str, FileRef] = field(default_factory=dict)
+    """Those of what may be there that are archives of samples."""
     exports: list[Exported] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
 
@@ -83,7 +85,8 @@ def named_files(history: History) -> NamedFiles:
                 current = found.add(history, event.manifest, needed)
                 found.manifests[current.name] = current
             case Archived(samples=FileRef() as ref):
-                found.add(history, ref, needed=True)
+                current = found.add(history, ref, needed=False)
+                found.archives[current.name] = current
             case Exported():
                 found.exports.append(event)
             case Adopted():

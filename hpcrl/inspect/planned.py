@@ -20,6 +20,8 @@ class PlannedCall(msgspec.Struct, frozen=True):
     role: str
     kind: str = ""
     blends: str = ""
+    dataset: str = "train"
+    outputs: tuple[str, ...] = ()
 
 
 class PlannedModel(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ class Planned(msgspec.Struct, dict=True):
     """What is read of a plan."""
 
     workers: list[PlannedWorker]
+    algorithm: str = ""
     calls: list[PlannedCall] = []
     at: dict[str, PlannedModel] = {}
     replicas: list[PlannedReplica] = []

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from hpcrl.foreign import plain
 from hpcrl.inspect.archives import Sample
-from hpcrl.inspect.views.samples import Samples, pieces, shade_of
+from hpcrl.inspect.views.samples import Samples, are_gone, pieces, shade_of
 
 STRONG, MIDDLE = 0.5, 0.15
 """Shares of the largest number of a response from which a token is coloured so."""
@@ -32,7 +32,7 @@ def counted(view: Samples) -> str:
     """`3 of 32 samples of step 12`."""
     first, last = view.steps[0], view.steps[-1]
     of = f"step {first}" if first == last else f"{len(view.steps)} steps from {first} to {last}"
-    return f"{len(view.samples)} of {view.looked_at} samples of {of}"
+    return f"{len(view.samples)} of {view.looked_at} samples of {of}{are_gone(view.gone)}"
 
 
 def headline(sample: Sample) -> str:

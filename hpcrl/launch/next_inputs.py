@@ -17,13 +17,20 @@ from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of
 
+ROW_MAKER = "data.row"
+"""The setting whose code makes rows."""
+
 
 def next_inputs(
-    run: RunDirectory, experiment: ExperimentConfig, accepted: Collection[str], code: Collection[str]
+    run: RunDirectory,
+    experiment: ExperimentConfig,
+    accepted: Collection[str],
+    code: Collection[str],
+    taken: Collection[str] = (),
 ) -> tuple[dict[str, str], list[Seen]]:
     """Setting → new fingerprint, of the inputs that changed and may; and what was read to know them.
 
-    `code` are the settings that name the user's code.
+    `code` are the settings that name the user's code, `taken` those whose code is new; `experiment` names the new code.
 
     Raises:
         DataError: others changed, cannot be read, or lack rows that steps still need.
@@ -40,14 +47,22 @@ def next_inputs(
     differing = changed_inputs({key: text for key, text in before.items() if key in inputs}, current)
     if refused := set(differing) - set(accepted):
         how = differences(before, inputs, contents)
-        raise changed({key: how.get(key, "it is read only now") for key in refused}, run.root)
-    if set(differing) & dict(algorithm_of(experiment).rows.inputs(experiment)).keys():
-        _refuse_lost_rows(run, experiment)
+        raise changed({key: how.get(key, _otherwise(key in before)) for key in refused}, run.root)
+    rows_are_made_anew = ROW_MAKER in taken
+    if rows_are_made_anew or set(differing) & dict(algorithm_of(experiment).rows.inputs(experiment)).keys():
+        _refuse_lost_rows(run, experiment, rows_are_made_anew)
     return {key: current[key] for key in differing}, contents.read
 
 
-def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig) -> None:
-    """Raise DataError where the data sets lack a row of a step that is open or will be replayed."""
+def _otherwise(was_read: bool) -> str:
+    """How an input differs of which each file is what it was."""
+    return "its files are read in another order" if was_read else "it is read only now"
+
+
+def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig, made_anew: bool) -> None:
+    """Raise DataError where the data sets lack a row of a step that is open or will be replayed. `made_anew`: by other
+    code than before."""
+    of = f", as {ROW_MAKER} makes them now" if made_anew else ""
     recovery = plan_next_attempt(run, plan_for(experiment).changes)
     datasets = open_datasets(experiment, algorithm_of(experiment).rows, indexes_to_try(run))
     rows = {name: dataset.ids for name, dataset in datasets.items()}
@@ -57,5 +72,5 @@ def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig) -> None:
                 more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
                 raise DataError(
                     f"row {lost[0]} of step {lines.step}, which is open or will be replayed, is gone from the {name} "
-                    f"data{more}. Put back the rows of such steps; other rows may change."
+                    f"data{more}{of}. Put back the rows of such steps; other rows may change."
                 )

@@ -17,6 +17,7 @@ from hpcrl.data.contents import Contents, Seen
 from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.user_code import code_places, collect_code
+from hpcrl.durable.code import staged, with_code
 from hpcrl.durable.indexes import indexes_to_try, keep_indexes
 from hpcrl.durable.keys import has_key
 from hpcrl.durable.paths import refuse_unusable
@@ -220,12 +221,16 @@ def _settings_to_come(run: RunDirectory, overrides: Sequence[str]) -> NextSettin
 def _inputs_to_come(
     run: RunDirectory, experiment: ExperimentConfig, code: NextCode, accepted: tuple[str, ...]
 ) -> tuple[dict[str, str], list[Seen]]:
-    """As `next_inputs`; code that is taken anew is tried like that of a new run."""
-    found = next_inputs(run, experiment, accepted, code.copy.settings)
-    if code.new is not None:
-        if "algorithm" in code.taken:
-            refuse_other_roles(experiment, code.new)
-        check_inputs(experiment, run.root, indexes_to_try(run), code.new)
+    """As `next_inputs`; code that is taken anew makes the rows that are looked at, and is tried like a new run's."""
+    known = code.copy.settings
+    if code.new is None:
+        return next_inputs(run, experiment, accepted, known)
+    if "algorithm" in code.taken:
+        refuse_other_roles(experiment, code.new)
+    with staged(code.new) as folder:
+        after = experiment_from(with_code(to_dict(experiment), code.new.settings, folder))
+        found = next_inputs(run, after, accepted, known, code.taken)
+        check_inputs(after, run.root, indexes_to_try(run), code.new)
     return found
 
 

@@ -50,6 +50,18 @@ def test_plan_names_the_copy_that_makes_a_call(config, capsys, monkeypatch):
     assert ["actor_gen", "actor@1", "generate"] in rows and ["actor_train", "actor", "train_step"] in rows
 
 
+def test_plan_lists_the_files_of_a_folder_that_are_read(config, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "400")
+    train = Path(ppo_values()["data"]["train"])
+    assert main(["plan", config]) == ExitCode.DONE
+    assert "data.train reads" not in capsys.readouterr().out
+    for name in ("b.jsonl", "a/x.jsonl", ".hidden.jsonl"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(train, tmp_path / "set" / name)
+    assert main(["plan", config, "--data.train", "set"]) == ExitCode.DONE
+    assert f"data.train reads 2 files of {tmp_path}/set: a/x.jsonl, b.jsonl" in capsys.readouterr().out
+
+
 def test_plan_as_json_holds_the_plan_itself(config, capsys):
     assert main(["plan", config, "--json"]) == ExitCode.DONE
     shown = json.loads(capsys.readouterr().out)

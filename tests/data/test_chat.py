@@ -127,6 +127,9 @@ def test_a_template_is_not_told_the_date(tmp_path: Path) -> None:
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{% if %}", "TemplateSyntaxError"),
         ("{{ no_clock('%d') }}", "UndefinedError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError: division by zero"),
+        ("{{ '{}'.format() }}", "IndexError"),
+        ("{{ 2.0 ** 9999 }}", "OverflowError"),
     ],
 )
 def test_a_template_that_fails_or_reaches_out_is_refused(template: str, says: str) -> None:

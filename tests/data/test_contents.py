@@ -74,6 +74,28 @@ def test_what_differs_is_said_by_name_size_or_content(tmp_path: Path) -> None:
     assert f"{b} has 2 bytes and had 1" in differences(frozen, inputs, known)["actor.path"]
 
 
+def test_files_of_one_name_in_several_folders_are_told_apart(tmp_path: Path) -> None:
+    a, b, c = (tmp_path / "set" / name for name in ("a/x.jsonl", "b/x.jsonl", "c.jsonl"))
+    for path in (a, b, c):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1")
+    inputs, known = {"data.train": [a, b]}, Contents()
+    frozen = fingerprints(inputs, known)
+    assert differences(frozen, inputs, Contents()) == {}
+    assert differences(frozen, {"data.train": [a, b, c]}, known) == {"data.train": f"{c} is new"}
+    assert differences(frozen, {"data.train": [a]}, known) == {"data.train": f"{b} is missing"}
+    one = fingerprints({"data.train": [a]}, known)
+    assert differences(one, inputs, known) == {"data.train": f"{b} is new"}
+    assert differences(one, {"data.train": [c]}, known) == {"data.train": f"{c} is new"}
+    for changed in (a, b):
+        changed.write_text("2")
+        assert f"{changed} has other content, checksum" in differences(frozen, inputs, known)["data.train"]
+        changed.write_text("1")
+    (tmp_path / "set").rename(tmp_path / "elsewhere")
+    elsewhere = {"data.train": [tmp_path / "elsewhere" / path.relative_to(tmp_path / "set") for path in (a, b)]}
+    assert differences(frozen, elsewhere, Contents()) == {} and fingerprints(elsewhere, Contents()) == frozen
+
+
 def test_the_processes_of_a_node_read_each_file_once_between_them(tmp_path: Path) -> None:
     files = [tmp_path / name for name in "abcde"]
     for path in files:

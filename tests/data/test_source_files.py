@@ -29,7 +29,7 @@ TASKS = [
 
 
 def write(path: Path, rows: Any) -> Path:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     table = arrow.Table.from_pylist(rows)
     match path.suffix:
         case ".parquet":
@@ -68,6 +68,38 @@ def test_a_folder_has_the_rows_of_its_files_by_name(tmp_path: Path, kind: str) -
         records(tmp_path / "empty")
 
 
+def test_a_folder_is_read_with_those_below_it_and_without_what_is_hidden(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write(folder / "b.jsonl", PLAIN[3:])
+    write(folder / "a" / "x.jsonl", PLAIN[:3])
+    for hidden in (".ipynb_checkpoints/b-checkpoint.jsonl", "a/.x.jsonl", ".more.parquet"):
+        write(folder / hidden, PLAIN)
+    assert records(folder) == records(write(tmp_path / "rows.jsonl", PLAIN))
+    assert records(folder.rename(tmp_path / ".set")) == records(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["train.parquet", "test.parquet"], "test, train"),
+        (["train/0.parquet", "dev/0.parquet"], "dev, train"),
+        (["gsm8k_train.parquet", "gsm8k_Valid.parquet"], "train, valid"),
+        (["all.parquet", "train-00000-of-00001.parquet", "eval_1.parquet"], "eval, train"),
+        (["train.parquet", "train_2.parquet", "more.parquet"], None),
+        (["latest.parquet", "trainers.parquet", "retest.parquet"], None),
+    ],
+)
+def test_files_named_after_splits_are_not_read_together(tmp_path: Path, names: list[str], splits: str | None) -> None:
+    for name in names:
+        write(tmp_path / "set" / name, PLAIN[:1])
+    if splits is None:
+        assert len(records(tmp_path / "set")) == len(names)
+        return
+    with pytest.raises(DataError, match=rf"^data.train = .*set has the splits {splits}, but rows are read from one"):
+        records(tmp_path / "set")
+    assert len(records(tmp_path / "set" / names[0])) == 1
+
+
 def test_what_was_made_of_a_table_is_found_again_until_its_file_changes(tmp_path: Path) -> None:
     path, indexes = write(tmp_path / "rows.parquet", PLAIN), ScratchIndexes()
     JsonLines(path, "data.train", ANSWERED, indexes)
@@ -86,6 +118,25 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
         DataError, match=r"cannot read .*rows.parquet: .* Correct it, or submit a new run with another data.train"
     ):
         records(path)
+
+
+def test_a_table_that_pyarrow_cannot_decode_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "rows.parquet", PLAIN)
+
+    def iter_batches(*_: Any, **__: Any) -> Any:
+        raise arrow.ArrowNotImplementedError("Codec 'lzo' is not supported")
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", iter_batches)
+    with pytest.raises(DataError, match=r"cannot read .*rows.parquet: Codec 'lzo' is not supported. Correct it, or"):
+        records(path)
+
+
+@pytest.mark.parametrize("wrong", [b'{"prompt": "p", "src": "caf\xe9"}', b"[" * 5000], ids=["no UTF-8", "too deep"])
+def test_a_malformed_line_in_a_folder_is_named_by_file_and_line(tmp_path: Path, wrong: bytes) -> None:
+    write(tmp_path / "set" / "a.jsonl", PLAIN)
+    (tmp_path / "set" / "b.jsonl").write_bytes(b'{"prompt": "p", "answer": "a"}\n\n' + wrong + b"\n")
+    with pytest.raises(DataError, match=r"cannot read .*b.jsonl: line 3: "):
+        records(tmp_path / "set")
 
 
 def test_who_lacks_pyarrow_is_told_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def names(run: RunDirectory, paths: list[Path]) -> list[str]:
 
 def test_of_an_undisturbed_run_every_file_is_read_and_none_is_damaged(run: RunDirectory) -> None:
     view = audited(run)
-    assert view.damaged == view.orphans == view.leftovers == [] and view.moved == []
+    assert view.damaged == view.orphans == view.leftovers == [] and view.moved == view.gone == []
     files = files_of(run)
     assert view.files == len(files) and view.bytes == sum(path.stat().st_size for path in files)
     assert view.resume[0].startswith("the run is done") and "starts from the checkpoint of step" in view.resume[1]
@@ -75,14 +75,17 @@ def test_each_file_that_is_damaged_is_named_and_no_other(run: RunDirectory) -> N
 
 
 def test_a_missing_file_is_damage_where_it_has_to_be_there(run: RunDirectory) -> None:
-    """The run has kept checkpoints of steps 4 and 5: of older steps only archives have to be there."""
+    """The run has kept checkpoints of steps 4 and 5: nothing of older steps has to be there, and no archive."""
     spared = min(int(path.name[5:13]) for path in run.checkpoints.iterdir())
     for path in files_of(run):
         before = path.read_bytes()
         path.unlink()
         step = int(path.name[5:13]) if path.name.startswith("step-") else int(path.parent.name[5:13])
-        is_needed = path.is_relative_to(run.samples) or step >= spared
-        assert [it.file for it in audited(run).damaged] == ([run.files.name(path)] if is_needed else [])
+        is_archive = path.is_relative_to(run.samples)
+        is_needed = not is_archive and step >= spared
+        view = audited(run)
+        assert [it.file for it in view.damaged] == ([run.files.name(path)] if is_needed else [])
+        assert view.gone == ([run.files.name(path)] if is_archive else [])
         path.write_bytes(before)
 
 

@@ -8,20 +8,25 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from rich.console import Console
+from support.experiments import load_config, values_of, write_config, write_inputs
 from support.kept_run import begin_attempt, kept_run, response, write_lines, write_step
 from support.miniature import make_run
 
 from hpcrl.cli.main import main
+from hpcrl.config.experiment import to_dict
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Adopted, encode_line
+from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.archives import Archives
@@ -29,6 +34,8 @@ from hpcrl.inspect.conditions import Where
 from hpcrl.inspect.sample_files import to_html
 from hpcrl.inspect.sample_texts import render
 from hpcrl.inspect.views.samples import Asked, pieces, samples, shade_of
+from hpcrl.launch.next_settings import next_settings
+from hpcrl.placement.plan import plan_for
 
 STEPS = {
     1: {
@@ -155,6 +162,21 @@ def test_a_condition_is_read_and_never_executed(text: str) -> None:
         Where(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_true"),
+    [
+        ("a != 1", True),
+        ("a not in 'b'", True),
+        ("a == 1", False),
+        ("a < 1", False),
+        ("a >= 1", False),
+        ("a in 'b'", False),
+    ],
+)
+def test_of_a_value_that_a_sample_lacks_only_its_absence_is_true(text: str, is_true: bool) -> None:
+    assert Where(text).holds({}) == is_true
+
+
 WORDS = ("reward", "<", "0", "and", "not", "(", ")", "==", "'a'", "in", "1")
 
 
@@ -276,15 +298,109 @@ def test_a_damaged_archive_is_named_and_a_half_copied_run_says_what_it_lacks(
     assert main(["samples", str(copy.root), "--step", "1"]) == ExitCode.DONE
 
 
+def test_archives_that_were_deleted_are_passed_over_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = {step: {f"{row}@{step}": response("a", "b") for row in (6, step)} for step in range(1, 5)}
+    run = kept_run(tmp_path / "run", steps)
+
+    def says(*words: str) -> str:
+        code = main(["samples", str(run.root), *words])
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    run.archive(1, 0).unlink()
+    assert "; the archive of another step is gone" in says("--step", "all")
+    run.archive(2, 0).unlink()
+    shown = found(run, "--step", "all", capsys=capsys)
+    assert {sample["step"] for sample in shown} == {3, 4}
+    for words in (["--step", "all"], ["--step", "0-"], ["--prompt", "6"]):
+        assert "samples of 2 steps from 3 to 4; the archives of 2 other steps are gone" in says(*words)
+    assert "1 of 2 samples of step 3; the archives of 2 other steps are gone" in says("--step", "1-3", "--prompt", "3")
+    assert main(["samples", str(run.root), "--step", "all", "--jsonl"]) == ExitCode.DONE
+    assert "; the archives of 2 other steps are gone" in capsys.readouterr().err
+    assert "--prompt 1 is nothing that these samples have; the archives of 2 other steps are gone." in says(
+        "--prompt", "1"
+    )
+    assert "--step 1-2: the archives of all of these steps, 1-2, are gone. There are 3-4." in says("--step", "1-2")
+    assert "--step 9 has kept no sample. There are 3-4." in says("--step", "9")
+    assert "step-00000001.a000.h5 is missing. Look at other steps with --step." in says("--step", "1")
+    assert "2 of 2 samples of step 4\n" in says()
+
+
 def test_a_run_that_has_kept_nothing_says_so_until_a_step_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path / "run")
     assert main(["samples", str(run.root)]) == ExitCode.CONFIGURATION
-    assert "no step has kept a sample yet" in capsys.readouterr().err
+    assert "no step has kept a sample yet. Wait for the first step to end." in capsys.readouterr().err
     number = begin_attempt(run)
     write_lines(run, number, [write_step(run, number, 1, STEPS[1])])
     assert main(["samples", str(run.root)]) == ExitCode.DONE
+
+
+EVALUATES = ("data.evaluate=rows.jsonl", "control.evaluate.steps=1")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "state", "says"),
+    [
+        ("ppo", (), "", "no step has kept a sample yet. Wait for the first step to end."),
+        ("dpo", (), "", "no step has kept a sample yet. Wait for the first step to end."),
+        ("ppo", (), "stopped", "no step has kept a sample, and the run has ended (stopped). Nothing that was finished"),
+        ("ppo", (), "done", "no step has kept a sample, and the run has ended (done)."),
+        ("ppo", ("samples.per_step=0",), "", "samples.per_step = 0. Have later steps keep some: hpcrl resume "),
+        ("ppo", ("samples.per_step=0",), "done", "samples.per_step = 0. Submit a new run with --samples.per_step 32."),
+        ("ppo", ("samples.per_step=0", *EVALUATES), "", "no evaluation has kept a sample yet. Wait for the first eval"),
+        ("sft", (), "", "this run keeps no samples: it evaluates nothing, and steps of sft train on rows as they are."),
+        (
+            "reward_model",
+            (),
+            "done",
+            "this run keeps no samples: it evaluates nothing, and steps of reward_model",
+        ),
+        ("sft", EVALUATES, "", "no evaluation has kept a sample yet. Wait for the first evaluation to end."),
+        (
+            "sft",
+            ("samples.per_evaluation=0", *EVALUATES),
+            "",
+            "this run keeps no samples: samples.per_evaluation = 0. Have later steps keep some: hpcrl resume ",
+        ),
+    ],
+)
+def test_a_run_that_has_kept_nothing_says_why(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    algorithm: str,
+    settings: Sequence[str],
+    state: str,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path)
+    experiment = load_config(write_config(tmp_path / "c.yaml", values_of(algorithm)), settings)
+    values, key = to_dict(experiment), KeyPair("", "")
+    run = RunDirectory.create(tmp_path / "run", experiment=values, host="m:C", key=key, inputs={})
+    number = begin_attempt(run)
+    run.files.publish(run.plan(number), msgspec.json.encode(plan_for(experiment)), "plan")
+    if state:
+        run.record_submission("s", {})
+        run.publish_verdict(number, Verdict(number, state, 0, "", None, None, None, 0.0))
+    assert main(["samples", str(run.root)]) == ExitCode.CONFIGURATION
+    said = capsys.readouterr().err
+    assert says in said
+    assert main(["samples", str(run.root), "--prompt", "7"]) == ExitCode.CONFIGURATION
+    assert capsys.readouterr().err == said
+    advised = re.search(r"hpcrl (resume|inspect) \S+ (.+)", said)
+    if advised is None:
+        return
+    if advised[1] == "inspect":
+        assert main(["inspect", str(run.root), advised[2]]) == ExitCode.DONE
+        return
+    option, value = advised[2].removeprefix("--").split()
+    changed = next_settings(run, [f"{option}={value}"])
+    assert option in [change.key for change in changed.changes]
 
 
 def test_a_copy_that_cannot_be_written_is_read_without_torch(tmp_path: Path, run: RunDirectory) -> None:

@@ -5,8 +5,11 @@ With the torch host: the toy host reads no files.
 
 import contextlib
 import os
+import re
 import shutil
 import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,16 +25,20 @@ from hpcrl.data.datasets import open_datasets
 from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.order import sample_ids
+from hpcrl.data.user_code import NO_CODE, UserCode, code_places, collect_code
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.journal import Adopted, Opened, encode_line, open_journal
 from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import DataError, ExitCode
+from hpcrl.errors import DataError, ExitCode, UserCodeError
 from hpcrl.inspect.archives import Archives
 from hpcrl.inspect.reader import merged_metrics
 from hpcrl.inspect.views.why import newest_cause
+from hpcrl.launch.next_code import next_code
 from hpcrl.launch.next_inputs import next_inputs
-from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.launch.submit import _inputs_to_come
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.recipes.ppo import PPOExperiment
 
 
 def begun(folder: Path) -> RunDirectory:
@@ -101,23 +108,51 @@ def test_a_data_set_that_is_written_anew_ends_the_next_attempt_and_is_accepted(t
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
 
 
-def test_rows_that_an_open_step_needs_cannot_be_accepted_away(tmp_path: Path) -> None:
+def created(
+    root: Path, experiment: PPOExperiment, inputs: Mapping[str, str] | None = None, code: UserCode = NO_CODE
+) -> RunDirectory:
+    inputs = inputs or fingerprints(input_files(experiment, algorithm_of(experiment).rows), Contents())
+    key = KeyPair("", "")
+    return RunDirectory.create(root, experiment=to_dict(experiment), host="", key=key, inputs=inputs, code=code)
+
+
+def test_each_file_of_a_folder_is_compared_where_several_have_one_name(tmp_path: Path) -> None:
     write_task(tmp_path / "task")
+    one, two = (tmp_path / "task/set" / name for name in ("a/x.jsonl", "b/x.jsonl"))
+    for file in (one, two):
+        file.parent.mkdir(parents=True)
+        shutil.copy(tmp_path / "task/rows.jsonl", file)
     experiment = tiny_ppo(tmp_path / "task")
-    rows, file = algorithm_of(experiment).rows, tmp_path / "task/rows.jsonl"
-    run = RunDirectory.create(
-        tmp_path / "open",
-        experiment=to_dict(experiment),
-        host="",
-        key=KeyPair("", ""),
-        inputs=fingerprints(input_files(experiment, rows), Contents()),
-    )
-    ids = open_datasets(experiment, rows, ScratchIndexes())["train"].ids
+    experiment = replace(experiment, data=replace(experiment.data, train=str(tmp_path / "task/set")))
+    run = created(tmp_path / "run", experiment)
+    assert next_inputs(run, experiment, (), ())[0] == {}
+    for file in (one, two):
+        turn_a_byte(file, 2)
+        with pytest.raises(DataError, match=f"^data.train: {file} has other content"):
+            next_inputs(run, experiment, (), ())
+        turn_a_byte(file, 2)
+    turned = {key: "/".join(reversed(re.split("(?<!/)/(?!/)", text))) for key, text in run.read_run().inputs.items()}
+    other = created(tmp_path / "other", experiment, turned)
+    with pytest.raises(DataError, match=r"data\.train: its files are read in another order"):
+        next_inputs(other, experiment, (), ())
+
+
+def opened(run: RunDirectory, experiment: PPOExperiment) -> Sequence[str]:
+    """All ids of the training rows; a step with the first and the last of them is open."""
+    ids = open_datasets(experiment, algorithm_of(experiment).rows, ScratchIndexes())["train"].ids
     number, adopted = run.claim_attempt("s0"), Adopted((), {})
     run.files.publish(run.adopted(number), encode_line(adopted), "adopted")
-    opened = Opened(1, sample_ids((ids[0], ids[-1]), 0), 2, {}, {}, 0, (), 0, False, False)
+    line = Opened(1, sample_ids((ids[0], ids[-1]), 0), 2, {}, {}, 0, (), 0, False, False)
     with contextlib.closing(open_journal(run.files, run.journal(number))) as journal:
-        journal.append([adopted, opened])
+        journal.append([adopted, line])
+    return ids
+
+
+def test_rows_that_an_open_step_needs_cannot_be_accepted_away(tmp_path: Path) -> None:
+    write_task(tmp_path / "task")
+    experiment, file = tiny_ppo(tmp_path / "task"), tmp_path / "task/rows.jsonl"
+    run = created(tmp_path / "open", experiment)
+    ids = opened(run, experiment)
     lines = file.read_text().splitlines(True)
     file.write_text("".join(lines[:-1]))
     with pytest.raises(DataError, match=f"row {ids[-1]} of step 1, which is open .* is gone from the train data"):
@@ -125,3 +160,26 @@ def test_rows_that_an_open_step_needs_cannot_be_accepted_away(tmp_path: Path) ->
     file.write_text("".join([lines[0], *lines[:-2], lines[-1]]))
     accepted, _ = next_inputs(run, experiment, ("data.train",), ())
     assert list(accepted) == ["data.train"]
+
+
+def test_new_code_of_data_row_must_make_the_rows_that_an_open_step_needs(tmp_path: Path) -> None:
+    write_task(tmp_path / "task", rows=10)
+    code, plain = tmp_path / "rows.py", tiny_ppo(tmp_path / "task")
+    makes = "def make(row):\n    return {{**row, 'id': f\"{}{{row['prompt']}}\"}}\n"
+    code.write_text(makes.format("a"))
+    experiment = replace(plain, data=replace(plain.data, row=f"{code}:make", evaluate=None))
+    run = created(tmp_path / "open", experiment, code=collect_code(code_places(experiment), ()))
+    recorded = experiment_from(run.configuration())
+    ids = opened(run, recorded)
+    assert ids[0].startswith("a")
+    code.write_text(makes.format("b"))
+    accepted, (kept, lost) = ("data.row",), (next_code(run, recorded, names) for names in ((), ("data.row",)))
+    assert [f"{code} changed" in notice for notice in kept.notices()] == [True]
+    assert _inputs_to_come(run, recorded, kept, ())[0] == {}
+    with pytest.raises(DataError, match=rf"^row {re.escape(ids[0])} of step 1, .*, as data\.row makes them now\."):
+        _inputs_to_come(run, recorded, lost, accepted)
+    code.write_text(makes.format("a").replace("row,", "row, 'more': 1,"))
+    assert _inputs_to_come(run, recorded, next_code(run, recorded, accepted), accepted)[0] == {}
+    code.write_text("def make(row):\n    return None\n")
+    with pytest.raises(UserCodeError, match=r"data\.row returns NoneType"):
+        _inputs_to_come(run, recorded, next_code(run, recorded, accepted), accepted)

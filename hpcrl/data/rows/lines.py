@@ -1,5 +1,6 @@
 """What a line of a source may have, by its columns, and how it reads as prompt and answer. Knows no files."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -120,6 +121,12 @@ def described(lines: Sequence[type[RowLine]]) -> str:
     every = [needed(line) for line in lines]
     least = [columns for columns in every if not any(set(other) < set(columns) for other in every)]
     return ", or ".join(_with_more(columns, every) for columns in least)
+
+
+def in_columns(text: str, lines: Lines, fields: Mapping[str, str]) -> str:
+    """A text about such lines, with the columns called as the user calls them, by `fields`."""
+    own = {field.name for line in lines for field in msgspec.structs.fields(line)} & fields.keys()
+    return re.sub(rf"\b({'|'.join(map(re.escape, own))})\b", lambda found: fields[found[0]], text) if own else text
 
 
 def _with_more(columns: list[str], every: Sequence[list[str]]) -> str:

@@ -54,6 +54,8 @@ class Audit(msgspec.Struct, frozen=True):
     leftovers: list[Unnamed]
     moved: list[str]
     """Exports that lie no more where they were written: whoever took one away may."""
+    gone: list[str]
+    """Archives of samples that are no longer there: whoever needs the room may delete them."""
     resume: list[str]
     """What the next attempt would do."""
 
@@ -99,6 +101,7 @@ def audit(reader: RunReader, told: Told = lambda _name, _size: None) -> Audit:
         orphans=orphans,
         leftovers=leftovers,
         moved=moved,
+        gone=sorted(name for name, ref in named.archives.items() if not files.path(ref).exists()),
         resume=_resume(reader, run),
     )
 

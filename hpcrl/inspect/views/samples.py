@@ -11,7 +11,7 @@ import msgspec
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.archives import Archives, Sample
 from hpcrl.inspect.conditions import ROW, Where, kinds_of
-from hpcrl.inspect.steps_asked import NEWEST, chosen_steps
+from hpcrl.inspect.steps_asked import ALL, NEWEST, chosen_steps
 
 NAMED = ("step", "data_set", "sample", "row", "number", "ended", "error")
 """What every sample has besides its texts and figures."""
@@ -21,13 +21,15 @@ IDS_SHOWN = 5
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """What was asked for, of how many samples that were looked at. `lost` says which steps lack some, and why."""
+    """What was asked for, of how many samples that were looked at. `lost` says which steps lack some, and why; `gone`
+    is how many other steps were asked for, whose archives have been deleted."""
 
     run_dir: str
     steps: tuple[int, ...]
     looked_at: int
     samples: tuple[Sample, ...]
     lost: dict[int, str] = {}
+    gone: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,21 +47,27 @@ class Asked:
 
 def samples(archives: Archives, run_dir: str, asked: Asked) -> Samples:
     """Raises ConfigurationError, naming what there is, where a step, a prompt or a name is unknown."""
-    steps = (
-        archives.steps if asked.prompt is not None and asked.steps == NEWEST else chosen_steps(archives, asked.steps)
-    )
+    everywhere = asked.prompt is not None and asked.steps == NEWEST
+    steps, gone = chosen_steps(archives, ALL if everywhere else asked.steps)
     every = [sample for step in steps for sample in archives.samples(step)]
     found: Sequence[Sample] = every
     if asked.prompt is not None:
         found = [sample for sample in every if asked.prompt in (sample.row, sample.sample)]
         if not found:
-            raise _unknown("--prompt", asked.prompt, dict.fromkeys(sample.row for sample in every))
+            raise _unknown("--prompt", asked.prompt, dict.fromkeys(sample.row for sample in every), gone)
     _refuse_what_they_lack(every, asked)
     found = [sample for sample in found if _is_wanted(sample, asked)]
     if asked.sort is not None:
         found = _sorted(found, asked.sort, asked.descending)
     lost = {step: why for step in steps if (why := archives.lost(step))}
-    return Samples(run_dir, tuple(steps), len(every), tuple(found[: asked.limit]), lost)
+    return Samples(run_dir, tuple(steps), len(every), tuple(found[: asked.limit]), lost, gone)
+
+
+def are_gone(steps: int) -> str:
+    """Behind what is said of other steps; nothing where no archive is gone."""
+    if not steps:
+        return ""
+    return "; the archive of another step is gone" if steps == 1 else f"; the archives of {steps} other steps are gone"
 
 
 def shade_of(sample: Sample) -> tuple[str, list[float]]:
@@ -111,13 +119,14 @@ def _refuse_what_they_lack(every: Iterable[Sample], asked: Asked) -> None:
         asked.where.refuse_other_kinds(known)
 
 
-def _unknown(option: str, name: str, known: Iterable[str]) -> ConfigurationError:
+def _unknown(option: str, name: str, known: Iterable[str], gone: int = 0) -> ConfigurationError:
     names = list(known)
     near = get_close_matches(name, names, n=1)
     guess = f" Did you mean {near[0]}?" if near else ""
     shown = ", ".join(names[:IDS_SHOWN]) + (", …" if len(names) > IDS_SHOWN else "")
     listed = shown if option == "--prompt" else ", ".join(names)
-    return ConfigurationError([f"{option} {name} is nothing that these samples have.{guess}"], f"There are: {listed}.")
+    text = f"{option} {name} is nothing that these samples have{are_gone(gone)}.{guess}"
+    return ConfigurationError([text], f"There are: {listed}.")
 
 
 def _sorted(found: Sequence[Sample], name: str, descending: bool) -> list[Sample]:

@@ -279,6 +279,16 @@ def test_a_prompt_without_tokens_is_refused_with_its_row(data: DataConfig) -> No
             ask(["0@0", "1@0"])
 
 
+def test_a_chat_on_which_the_template_fails_is_refused_with_its_row(data: DataConfig, tmp_path: Path) -> None:
+    chats = [[{"role": "user", "content": text}, {"role": "assistant", "content": "4"}] for text in ("1 + 1", "2")]
+    Path(data.train).write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    (tmp_path / "chat.jinja").write_text("{{ 1 // (messages[0].content | length - 1) }}")
+    training = open_datasets(ppo(replace(data, chat_template=str(tmp_path / "chat.jinja"))))["train"]
+    assert len(training.rows(["0@0"]).ids) == 1
+    with pytest.raises(DataError, match=r"^row '1' of data.train .*: the chat template fails: ZeroDivisionError: "):
+        training.rows(["0@0", "1@0"])
+
+
 def test_texts_lead_from_a_sample_to_its_record_and_from_tokens_to_text(data: DataConfig) -> None:
     experiment = ppo(data)
     texts = open_texts(experiment, open_datasets(experiment))
