@@ -27,6 +27,8 @@ from hpcrl.families.adapter_files import CONFIG, TENSORS
 
 Inputs = Mapping[str, list[Path]]
 """Setting → the files that it names."""
+_FILES = re.compile("(?<!/)/(?!/)")
+"""What is between two files of a fingerprint."""
 
 
 def input_files(experiment: ExperimentConfig, rows: RowKind[Any], roles: Collection[str] | None = None) -> Inputs:
@@ -165,10 +167,6 @@ def changed(differing: Mapping[str, str], run_dir: Path) -> DataError:
         f"{what}. Since the run was submitted this has changed, and resuming would give other numbers.",
         f"Put it back, or accept it: hpcrl resume {run_dir} --accept-changed {' '.join(sorted(differing))}",
     )
-
-
-_FILES = re.compile("(?<!/)/(?!/)")
-"""What is between two files of a fingerprint."""
 
 
 def _fields(text: str) -> list[str]:
