@@ -39,7 +39,7 @@ test: $(STAMP)
 	pytest -n $(JOBS) --dist loadfile -m "not slow" --durations 15
 
 test-all: $(STAMP)
-	pytest -n $(JOBS) --dist loadfile -m "not quiet" --durations 30
+	HPCRL_TEST_EXPLORE=1 pytest -n $(JOBS) --dist loadfile -m "not quiet" --durations 30
 	pytest -m quiet --durations 5
 
 # TESTS names others, tests/slurm for one. The load is a busy loop for each core.

@@ -22,7 +22,9 @@ from hpcrl.garbage import uncollected
 CLUSTER_TESTS = "tests/slurm/"
 LONGEST_FIRST = Path(__file__).parent / "longest_first.txt"
 GIVEN = os.environ.get(MASK)
-hypothesis.settings.register_profile("untimed", deadline=None)
+# A change is judged by the same examples as the one before; `make test-all` looks for new ones.
+EXPLORES = os.environ.get("HPCRL_TEST_EXPLORE") == "1"
+hypothesis.settings.register_profile("untimed", deadline=None, derandomize=not EXPLORES)
 hypothesis.settings.load_profile("untimed")
 # Each worker collects all tests, and half of that would be the rewriting of asserts that another has done already.
 sys.dont_write_bytecode = False
