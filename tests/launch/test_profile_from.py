@@ -90,8 +90,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return made
 
 
-def experiment_of(layout: str, tokens: int = 64, model: str = "model", steps: int = STEPS) -> Any:
-    values = ppo_values() | {"cluster": {"nodes": 1, "workers_per_node": 2, "device": "cpu"}}
+def experiment_of(layout: str, tokens: int = 64, model: str = "model", steps: int = STEPS, device: str = "cpu") -> Any:
+    values = ppo_values() | {"cluster": {"nodes": 1, "workers_per_node": 2, "device": device}}
     values["data"] |= {"tokenizer": "model"}
     values["control"] = {"steps": steps}
     for role in ("actor", "critic", "reference"):
@@ -105,8 +105,8 @@ def costs_of(experiment: Any, rates: Rates, seed: int = 0) -> CostModel:
     return read_costs(experiment, rates, workload_of(experiment, lengths_asked(experiment), seed))
 
 
-def ready(hardware: dict[str, int]) -> bytes:
-    return encode_event(Entry(1.0, WorkersReady(2, hardware), 1.0))
+def ready(hardware: dict[str, int], **speeds: float) -> bytes:
+    return encode_event(Entry(1.0, WorkersReady(2, hardware, speeds), 1.0))
 
 
 def write(run: RunDirectory, experiment: Any, rates: Rates, hardware: str) -> None:
@@ -222,6 +222,18 @@ def test_runs_of_one_kind_make_a_profile_together_and_others_are_refused(make: M
         assert "make no profile together" in str(refused.value)
         assert said in str(refused.value)
     assert profile_from([make("later", hardware="Another CPU")]).rates.device == "cpu"
+
+
+def test_a_gpu_without_a_data_sheet_is_no_cpu(make: Make) -> None:
+    run, new = make("run", device="auto"), "NVIDIA GeForce RTX 5090"
+    run.events(0).write_bytes(ready({new: 2}))
+    found = profile_from([run]).rates
+    assert found.device == new and found.memory > CPU_CORE.memory
+    run.events(0).write_bytes(ready({"Some CPU": 2}, fp32=1e9))
+    found = profile_from([run]).rates
+    assert found.device == "cpu" and found.memory == CPU_CORE.memory
+    with pytest.raises(ConfigurationError, match=r"--profile is of NVIDIA GeForce RTX 5090, but .* on cpu Some CPU"):
+        profile_from([run], msgspec.structs.replace(CPU_CORE, device=new))
 
 
 def test_what_tells_nothing_is_refused_and_the_advice_leads_on(make: Make, tmp_path: Path) -> None:
