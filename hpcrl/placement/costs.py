@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.fields import sections_of
-from hpcrl.config.judge import drawing_of, slots_of
+from hpcrl.config.judge import slots_of
 from hpcrl.config.model import ModelConfig, TrainedModelConfig, lora_of, shared_with
 from hpcrl.dataflow.graph import MFC
 from hpcrl.families.adapters import with_adapters
@@ -23,6 +23,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.ops.search_problem import Stage
 from hpcrl.placement.abilities import backend_of, cut_by, server_of
+from hpcrl.placement.draws import assumed, drawn_by
 from hpcrl.placement.exchanges import Party, gathered, party, scattered
 from hpcrl.placement.flops import flops_of
 from hpcrl.placement.judges import models_held
@@ -45,7 +46,7 @@ from hpcrl.placement.plan import ModelName, ReplicaPlan
 from hpcrl.placement.rates import Links, Pass, Rates
 from hpcrl.placement.shards import Cut
 from hpcrl.placement.worker_memory import taken
-from hpcrl.placement.workload import WHOLE, MicroBatches, Span, Workload
+from hpcrl.placement.workload import MicroBatches, Workload
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.segments import segments_of
 
@@ -89,7 +90,8 @@ class CostModel:
         if len(segments := segments_of(call, self.experiment)) > 1:
             return sum(self.call_nanoseconds(each, place, tokens) for each in segments)
         at = self._arranged(place)
-        key = (call.role, call.kind, call.segment and call.segment.number, at, tokens)
+        draws = call.kind == "generate" and drawn_by(call, self.experiment, self.models[call.role].max_positions)
+        key = (call.role, call.kind, draws, at, tokens)
         found = self._once(key, lambda: self._reckoned(call, config, at, tokens or config.micro_batch_tokens))
         return round(found * self.rates.ran.scales.get(call.name, 1.0))
 
@@ -137,6 +139,7 @@ class CostModel:
             for name in unknown
         ]
         found += [f"{name} counts as if hpcrl's own code generated, not its server." for name in served]
+        found += [it for call in calls if call.name not in unknown for it in assumed(call, self.experiment)]
         return tuple(found)
 
     def _once(self, key: Any, make: Callable[[], T]) -> T:
@@ -228,7 +231,8 @@ class CostModel:
         pp, link, role = at.layout.pp, self._line(at).send, call.role
         found = [0.0]
         parts, slots = self.workload.heaviest(at.layout.dp), slots_of(self.experiment, role)
-        of_parts = self.workload.generated(at.layout.dp, pp, slots, tokens, span_of(call, self.experiment))
+        drawn = drawn_by(call, self.experiment, costs.config.max_positions)
+        of_parts = self.workload.generated(at.layout.dp, pp, slots, tokens, drawn)
         for rows, part in zip(parts, of_parts, strict=True):
             moved = costs.sent(np.where(part.tokens_V > 0, part.tokens_V, part.rows_V))
             sent = (link.latency_ns + moved / link.bytes_per_s * 1e9) * (part.rows_V > 0) * (pp > 1)
@@ -319,15 +323,6 @@ class CostModel:
     def _stage(self, call: MFC, memory: Memory) -> Stage:
         beside = memory.offloaded if self.experiment.cluster.device != "cuda" else 0.0
         return Stage(ceil(memory.lasting + beside), ceil(taken(call.kind, memory)))
-
-
-def span_of(call: MFC, experiment: Any) -> Span:
-    """What a call draws of responses."""
-    drawing = drawing_of(experiment, call.role)
-    if call.segment is None or drawing is None:
-        return WHOLE
-    number, until = call.segment.number, drawing.generation.until
-    return Span(until(number - 1), WHOLE.end if call.segment.last else until(number))
 
 
 def _shards(backend: str, layout: Layout) -> bool:
