@@ -1,6 +1,7 @@
 """A profile out of what runs have measured: of runs whose workers' rates are known, it gives their calls' times."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def ready(hardware: dict[str, int], **speeds: float) -> bytes:
     return encode_event(Entry(1.0, WorkersReady(2, hardware, speeds), 1.0))
 
 
-def write(run: RunDirectory, experiment: Any, rates: Rates, hardware: str) -> None:
+def write(run: RunDirectory, experiment: Any, rates: Rates, hardware: str = "Some CPU") -> None:
     """What the master of such workers would have; each step has texts of its own."""
     plan, number = plan_for(experiment), run.claim_attempt("submission")
     run.plan(number).write_bytes(plan.to_json())
@@ -188,6 +189,20 @@ def test_whether_resuming_pays_is_told_by_how_far_steps_are_apart_and_how_many_a
     assert f"{own:.3g} s less" in one.said and 0 < own < 1, "a plan is held to what the run's own is reckoned to take"
     assert (one.pays, many.pays) == (own > ran(run).start_s, True)
     assert "1 is left: " in one.said and "1000000 are left: it saves about " in many.said
+
+
+def test_attempts_that_had_other_plans_count_for_nothing(make: Make) -> None:
+    run, other = make("run", layout="t2", rates=slower(CPU_CORE, 20.0)), experiment_of("d2")
+    write(run, other, DEVICE)
+    write(run, replace(other, control=replace(other.control, steps=99)), DEVICE)
+    run.claim_attempt("submission")  # it closes no step
+    measured, alone = ran(run), make("alone")
+    assert (measured.seconds, measured.plan.replicas) == (ran(alone).seconds, plan_for(other).replicas)
+    assert measured.steps == 2 * ran(alone).steps
+    assert calibrated(run, CPU_CORE).ran.scales == calibrated(alone, CPU_CORE).ran.scales
+    more = replace(other, data=replace(other.data, batch_size=16))
+    write(run, more, DEVICE)
+    assert ran(run).steps == ran(alone).steps and ran(run).seconds != ran(alone).seconds
 
 
 def test_a_run_of_another_algorithm_or_of_other_models_is_compared_with_nothing(make: Make) -> None:
