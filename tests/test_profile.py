@@ -17,6 +17,7 @@ from hpcrl.launch.calibrating import ran
 from hpcrl.launch.profiling import profile_in, profile_of
 from hpcrl.placement.data_sheets import CPU_CORE
 from hpcrl.placement.profile_rates import differences, is_of_torch
+from hpcrl.placement.profile_tasks import models_in
 from hpcrl.placement.rates import Rates, rates_from_json
 from hpcrl.placement.search_told import SearchTold
 
@@ -116,6 +117,17 @@ def test_what_differs_is_named(folder: Path) -> None:
     profile, left_out = profile_of(experiment, 1.0)
     assert left_out == [] and list(profile.measured.models) == ["actor"]
     assert profile.measured.tasks[:3] == ("node", "links", "predict/actor/1") and profile.control.steps == 8
+
+
+def test_adapters_are_not_measured_as_if_all_were_trained_and_every_number_of_tensor_ranks_is(folder: Path) -> None:
+    write_model(folder / "six", hidden_size=48, intermediate_size=96, num_attention_heads=6, num_key_value_heads=6)
+    settings = [f"{role}.path=six" for role in ("actor", "reference")] + ["cluster.workers_per_node=6"]
+    profile, left_out = profile_of(read_experiment("grpo.yaml", settings), 1.0)
+    (model,) = models_in(profile.measured.models).values()
+    assert model.tp == (1, 2, 3, 6) and model.trains and left_out == []
+    profile, left_out = profile_of(read_experiment("grpo.yaml", [*settings, "actor.lora.rank=4"]), 1.0)
+    assert not any(task.startswith("train") for task in profile.measured.tasks)
+    assert left_out == ["actor.lora: training of adapters is not measured."]
 
 
 def test_a_build_of_torch_is_compared_where_both_sides_name_it() -> None:

@@ -45,6 +45,7 @@ from hpcrl.placement.placing import Placed
 from hpcrl.placement.plan import ModelName, ReplicaPlan
 from hpcrl.placement.rates import Links, Pass, Rates
 from hpcrl.placement.shards import Cut
+from hpcrl.placement.unmeasured import Unmeasured, in_words, unmeasured
 from hpcrl.placement.worker_memory import taken
 from hpcrl.placement.workload import MicroBatches, Workload
 from hpcrl.recipes.algorithm import algorithm_of
@@ -81,6 +82,7 @@ class CostModel:
     measured: Mapping[str, int] = field(default_factory=dict)
     """Call → nanoseconds, of calls that nothing else is known of."""
     _made: dict[Any, Any] = field(default_factory=dict)
+    _unmeasured: set[Unmeasured] = field(default_factory=set)
 
     def call_nanoseconds(self, call: MFC, place: Placed, tokens: int = 0) -> int:
         """Of a call in one step. `tokens`: of a micro-batch, at most; 0: as its role says."""
@@ -126,9 +128,9 @@ class CostModel:
         key = ("stages", call.role, call.kind, place.layout, place.backend, there.micro_batch_tokens)
         return self._once(key, lambda: self._stages(call, there, place))
 
-    @cached_property
+    @property
     def notices(self) -> tuple[str, ...]:
-        """What is not known of calls."""
+        """What is not known of calls, and of those reckoned so far what the profile lacks."""
         calls = algorithm_of(self.experiment).calls(self.experiment)
         unknown = [call.name for call in calls if call.method or not self._is_known(call.role)]
         served = [call.name for call in calls if self._served(call.role)]
@@ -140,7 +142,7 @@ class CostModel:
         ]
         found += [f"{name} counts as if hpcrl's own code generated, not its server." for name in served]
         found += [it for call in calls if call.name not in unknown for it in assumed(call, self.experiment)]
-        return tuple(found)
+        return (*found, *in_words(self._unmeasured))
 
     def _once(self, key: Any, make: Callable[[], T]) -> T:
         if key not in self._made:
@@ -200,6 +202,7 @@ class CostModel:
         recompute = trains and isinstance(config, TrainedModelConfig) and config.recompute
         place = Place(at.tp, at.layout.pp, at.backend, recompute)
         costs = ModelCosts(self._model(call.role, config, trains), config.dtype, self.rates, place)
+        self._unmeasured.update(unmeasured(call, costs))
         match call.kind:
             case "train_step":
                 found = self._training(call.role, costs, config, at, tokens)

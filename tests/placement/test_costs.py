@@ -12,6 +12,7 @@ from support.experiments import load_config, ppo_values, write_config, write_inp
 
 from hpcrl.config.environment import EnvironmentConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import LoraConfig
 from hpcrl.families.config import DecoderConfig
 from hpcrl.ops.search_problem import Stage
 from hpcrl.placement.costs import CostModel, read_costs
@@ -25,7 +26,7 @@ from hpcrl.placement.model_costs import block_shape, head_shape
 from hpcrl.placement.move_costs import MoveCosts
 from hpcrl.placement.placing import Placed
 from hpcrl.placement.plan import plan_for
-from hpcrl.placement.rates import Fixed, Link, Links, Measured, Piece, Rates, Surface
+from hpcrl.placement.rates import Fixed, Link, Links, Measured, Piece, Ran, Rates, Surface
 from hpcrl.placement.shards import Cut
 from hpcrl.placement.worker_memory import loads_of
 from hpcrl.placement.workload import workload_of
@@ -241,6 +242,33 @@ def test_stages_have_the_bytes_that_a_plan_refuses_by(experiment: Any, settings:
             if call.changes or call.role == "reference":
                 assert stage.lasting == ceil(dict(load.parts).get(str(replica.model), 0.0)), call.name
         assert all(isinstance(stage, Stage) for stage in found)
+
+
+def test_what_a_profile_lacks_of_what_was_reckoned_is_named(experiment: Any) -> None:
+    def told(lora: LoraConfig, layouts: list[Layout], scales: dict[str, float]) -> list[str]:
+        adapted = replace(experiment, actor=replace(experiment.actor, lora=lora))
+        rates = structs.replace(linear(experiment), ran=Ran(scales=scales))
+        costs = model_of(adapted, rates)
+        for layout in layouts:
+            for name in ("actor_gen", "actor_train"):
+                costs.call_nanoseconds(calls(adapted)[name], placed(layout))
+        return [it for it in costs.notices if "profile lacks" in it]
+
+    whole, lora, cut = LoraConfig(), LoraConfig(rank=4), [Layout(), Layout(tp=2), Layout(tp=4)]
+    assert told(whole, cut[:1], {}) == []
+    shape = block_shape(read_costs(experiment, CPU_CORE, model_of(experiment).workload).models["actor"])
+    assert told(lora, cut[:1], {}) == [
+        f"The profile lacks actor's train_step of blocks of shape {shape} r4 in native fp32 with tp = 1: that is "
+        "reckoned from operations and bytes."
+    ]
+    assert told(lora, cut[:1], {"actor_train": 2.0}) == []
+    assert [it.partition(f"{shape} in native fp32 with tp = ")[::2] for it in told(whole, cut, {})] == [
+        (
+            f"The profile lacks actor's {kind} of blocks of shape ",
+            "2, 4: that is reckoned from operations and bytes.",
+        )
+        for kind in ("generate", "train_step")
+    ]
 
 
 def test_micro_batches_of_fewer_tokens_need_less_memory_and_more_time(experiment: Any) -> None:
