@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,13 @@ from support.experiments import values_of, write_config, write_inputs, write_mod
 
 from hpcrl.cli.main import main
 from hpcrl.cli.settings import read_experiment
+from hpcrl.config.experiment import to_dict
 from hpcrl.config.yaml_file import read_yaml
+from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, ExitCode
 from hpcrl.launch.calibrating import ran
+from hpcrl.launch.next_settings import next_settings
 from hpcrl.launch.profiling import profile_in, profile_of
 from hpcrl.placement.data_sheets import CPU_CORE
 from hpcrl.placement.profile_rates import differences, is_of_torch
@@ -139,6 +143,28 @@ def test_a_number_of_minutes_that_is_none_is_refused(folder: Path, capsys: pytes
     assert main(["profile", "grpo.yaml", "--out", "x.json", "--minutes", "0"]) == ExitCode.CONFIGURATION
     assert "--minutes 0 must be above 0" in capsys.readouterr().err
     assert not Path("x.json.run").exists()
+
+
+def test_typed_again_with_other_minutes_it_measures_for_so_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile, _ = profile_of(read_experiment("grpo.yaml", []), 1.0)
+    run = RunDirectory.create(
+        folder / RUN, experiment=to_dict(profile), host="x:Y", key=KeyPair("public", "secret"), inputs={}
+    )
+    asked: list[Sequence[str]] = []
+
+    def resume(place: Path, wait: bool, overrides: Sequence[str]) -> int:
+        asked.append(overrides)
+        return int(ExitCode.NEVER_REQUEUE)
+
+    monkeypatch.setattr("hpcrl.launch.submit.resume", resume)
+    words = ["profile", "grpo.yaml", "--out", "profile.json"]
+    for more in ([], ["--minutes", "1"], ["--minutes", "0.5"]):
+        assert main([*words, *more]) == ExitCode.NEVER_REQUEUE
+    assert [[str(it) for it in next_settings(run, words).changes] for words in asked] == [
+        [],
+        [],
+        ["measured.minutes = 0.5 (was 1.0)"],
+    ]
 
 
 def test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_pays(
