@@ -79,6 +79,7 @@ def test_a_profile_is_of_the_gpu_that_is_named_besides(
 
 def test_a_part_of_a_gpu_needs_a_profile(tmp_path: Path, monkeypatch) -> None:
     write_inputs(tmp_path)
+    write_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     typed = ["cluster.device=cuda", "cluster.slurm.gpu_type=a100_3g.20gb"]
     experiment = load_config(write_config(Path("ppo.yaml"), ppo_values()), typed)
@@ -86,6 +87,10 @@ def test_a_part_of_a_gpu_needs_a_profile(tmp_path: Path, monkeypatch) -> None:
         rates_asked(experiment)
     assert "cluster.slurm.gpu_type = a100_3g.20gb is a part of a GPU (MIG)" in str(refused.value)
     assert refused.value.advice == ("Set search.profile to what `hpcrl profile` measures on such parts.",)
+    rates = msgspec.structs.replace(CPU_CORE, device="NVIDIA A100-SXM4-40GB MIG 3g.20gb")
+    Path("p.json").write_bytes(rates.to_json())
+    experiment = load_config(Path("ppo.yaml"), [*typed, "search.profile=p.json"])
+    assert rates_asked(experiment) == rates
 
 
 def test_texts_are_as_long_as_those_of_the_runs_that_a_profile_was_taken_from(tmp_path: Path, monkeypatch) -> None:
