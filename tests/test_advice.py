@@ -1547,6 +1547,9 @@ ELSEWHERE = {
         "placement/test_search_inputs.py::test_lengths_that_are_said_twice_or_make_no_sense_are_refused"
     ),
     "placement/search_inputs.py: Set search.device to one of these, or search.profile.": SEARCHED,
+    "placement/search_inputs.py: Set search.profile to what `hpcrl profile` measures on such parts.": (
+        "placement/test_search_inputs.py::test_a_part_of_a_gpu_needs_a_profile"
+    ),
     "placement/search_inputs.py: Set {}.dtype, or search.device or search.profile to another.": SEARCHED,
     "placement/settling.py: Set allocation to heuristic.": (
         "test_search_page.py::test_a_graph_that_is_too_large_is_refused_and_the_heuristic_takes_it"

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,13 +11,17 @@ from support.experiments import values_of, write_config, write_inputs, write_mod
 
 from hpcrl.cli.main import main
 from hpcrl.cli.settings import read_experiment
+from hpcrl.config.experiment import to_dict
 from hpcrl.config.yaml_file import read_yaml
+from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, ExitCode
 from hpcrl.launch.calibrating import ran
+from hpcrl.launch.next_settings import next_settings
 from hpcrl.launch.profiling import profile_in, profile_of
 from hpcrl.placement.data_sheets import CPU_CORE
 from hpcrl.placement.profile_rates import differences, is_of_torch
+from hpcrl.placement.profile_tasks import models_in
 from hpcrl.placement.rates import Rates, rates_from_json
 from hpcrl.placement.search_told import SearchTold
 
@@ -118,6 +123,17 @@ def test_what_differs_is_named(folder: Path) -> None:
     assert profile.measured.tasks[:3] == ("node", "links", "predict/actor/1") and profile.control.steps == 8
 
 
+def test_adapters_are_not_measured_as_if_all_were_trained_and_every_number_of_tensor_ranks_is(folder: Path) -> None:
+    write_model(folder / "six", hidden_size=48, intermediate_size=96, num_attention_heads=6, num_key_value_heads=6)
+    settings = [f"{role}.path=six" for role in ("actor", "reference")] + ["cluster.workers_per_node=6"]
+    profile, left_out = profile_of(read_experiment("grpo.yaml", settings), 1.0)
+    (model,) = models_in(profile.measured.models).values()
+    assert model.tp == (1, 2, 3, 6) and model.trains and left_out == []
+    profile, left_out = profile_of(read_experiment("grpo.yaml", [*settings, "actor.lora.rank=4"]), 1.0)
+    assert not any(task.startswith("train") for task in profile.measured.tasks)
+    assert left_out == ["actor.lora: training of adapters is not measured."]
+
+
 def test_a_build_of_torch_is_compared_where_both_sides_name_it() -> None:
     assert is_of_torch("torch 2.11.0+cu130", "2.11.0") and is_of_torch("torch 2.11.0+cu130", "2.11.0+cu130")
     assert not is_of_torch("torch 2.11.0+cu130", "2.11.0+cpu") and not is_of_torch("torch 2.11.0", "2.13.0")
@@ -127,6 +143,28 @@ def test_a_number_of_minutes_that_is_none_is_refused(folder: Path, capsys: pytes
     assert main(["profile", "grpo.yaml", "--out", "x.json", "--minutes", "0"]) == ExitCode.CONFIGURATION
     assert "--minutes 0 must be above 0" in capsys.readouterr().err
     assert not Path("x.json.run").exists()
+
+
+def test_typed_again_with_other_minutes_it_measures_for_so_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile, _ = profile_of(read_experiment("grpo.yaml", []), 1.0)
+    run = RunDirectory.create(
+        folder / RUN, experiment=to_dict(profile), host="x:Y", key=KeyPair("public", "secret"), inputs={}
+    )
+    asked: list[Sequence[str]] = []
+
+    def resume(place: Path, wait: bool, overrides: Sequence[str]) -> int:
+        asked.append(overrides)
+        return int(ExitCode.NEVER_REQUEUE)
+
+    monkeypatch.setattr("hpcrl.launch.submit.resume", resume)
+    words = ["profile", "grpo.yaml", "--out", "profile.json"]
+    for more in ([], ["--minutes", "1"], ["--minutes", "0.5"]):
+        assert main([*words, *more]) == ExitCode.NEVER_REQUEUE
+    assert [[str(it) for it in next_settings(run, words).changes] for words in asked] == [
+        [],
+        [],
+        ["measured.minutes = 0.5 (was 1.0)"],
+    ]
 
 
 def test_after_a_run_a_search_counts_what_it_measured_and_says_whether_resuming_pays(

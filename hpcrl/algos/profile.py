@@ -8,7 +8,7 @@ from hpcrl.algos.measurer import Measurer
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.parallel.replica import groups_of, sharing
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.meshes import powers_of_two
+from hpcrl.placement.meshes import divisors
 from hpcrl.recipes.profile import ProfileExperiment
 
 
@@ -18,7 +18,7 @@ class ProfileHost(TorchHost):
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, SavedRole]) -> None:
         super().load(peers, checkpoint)
         everyone, slots = self._parallel.everyone, self._nodes.count(0)
-        layouts = {tp: Layout(dp=len(everyone) // tp, tp=tp) for tp in (*powers_of_two(slots), slots) if not slots % tp}
+        layouts = {tp: Layout(dp=len(everyone) // tp, tp=tp) for tp in divisors(slots)}
         for layout in layouts.values():
             self._parallel.form(sharing(layout, everyone))
         by_tp = {tp: groups_of(self._parallel, layout, everyone) for tp, layout in layouts.items()}

@@ -26,7 +26,7 @@ def run(words: Sequence[str]) -> int:
         print(help_with_settings(parser, mine, overrides))
         return int(ExitCode.DONE)
     given = parse(parser, mine)
-    if not 0 < given.minutes < float("inf"):
+    if given.minutes is not None and not 0 < given.minutes < float("inf"):
         raise ConfigurationError([f"--minutes {given.minutes:g} must be above 0."])
     if runs := getattr(given, "from"):
         return _from_runs(given, runs, overrides)
@@ -70,7 +70,12 @@ def _parser() -> ArgumentParser:
         "device's data sheet",
     )
     parser.add_argument("--run-dir", type=str | None, default=None, help="the run's folder; else FILE.run")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="of measuring, shared by all tasks")
+    parser.add_argument(
+        "--minutes",
+        type=float | None,
+        default=None,
+        help=f"of measuring, shared by all tasks; else {MINUTES:g}. A run that is resumed keeps its own, unless told",
+    )
     parser.add_argument(
         "--detach", action="store_true", help="submit and return; typed again at its end, it writes FILE"
     )
@@ -79,7 +84,7 @@ def _parser() -> ArgumentParser:
 
 def _from_runs(given: Namespace, runs: Sequence[str], overrides: Sequence[str]) -> int:
     """The profile that runs tell of."""
-    if given.config is not None or overrides or given.detach or given.run_dir or given.minutes != MINUTES:
+    if given.config is not None or overrides or given.detach or given.run_dir or given.minutes is not None:
         raise ConfigurationError(
             ["--from takes its settings from the runs, and runs nothing."],
             "Give it --out and --profile alone.",
@@ -98,18 +103,19 @@ def _from_runs(given: Namespace, runs: Sequence[str], overrides: Sequence[str]) 
     return int(ExitCode.DONE)
 
 
-def _measured(config: str, place: Path, minutes: float, wait: bool, overrides: Sequence[str]) -> int:
-    """Submit the run, or resume it where it is there; its exit code."""
+def _measured(config: str, place: Path, minutes: float | None, wait: bool, overrides: Sequence[str]) -> int:
+    """Submit the run, or resume it where it is there, in as many minutes as are asked for now; its exit code."""
     # Only a valid command is worth the import of sockets and HDF5.
     from hpcrl.durable.rundir import RunDirectory
     from hpcrl.launch.profiling import profile_of, refuse_another
     from hpcrl.launch.submit import resume, submit
 
     experiment = replace(read_experiment(config, [*overrides, "allocation=manual"]), allocation="manual")
-    profile, left_out = profile_of(experiment, minutes)
+    profile, left_out = profile_of(experiment, minutes or MINUTES)
     if (place / "run.json").is_file():
         refuse_another(RunDirectory.look(place), profile)
-        return int(ExitCode.DONE) if _is_done(place) else resume(place, wait)
+        changed = () if minutes is None else (f"measured.minutes={minutes}",)
+        return int(ExitCode.DONE) if _is_done(place) else resume(place, wait, overrides=changed)
     for line in left_out:
         print(plain(line), file=sys.stderr)
     print(f"{len(profile.measured.tasks)} things are measured: {place}")

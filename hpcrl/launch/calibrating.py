@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcrl.config.changes import with_nodes
+from hpcrl.config.changes import changes, with_nodes
 from hpcrl.costs import decode
-from hpcrl.durable.attempts import newest_nodes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.inspect.lines import Tail
@@ -22,7 +21,7 @@ from hpcrl.placement.allocate import placed_models
 from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.lengths import lengths_of_run
 from hpcrl.placement.placing import Placed
-from hpcrl.placement.plan import plan_for, read_plan
+from hpcrl.placement.plan import Plan, read_plan
 from hpcrl.placement.rates import Ran, Rates
 from hpcrl.placement.search_inputs import lengths_asked
 from hpcrl.placement.step_times import expected_step
@@ -33,8 +32,14 @@ FIRST = 1
 """Steps of an attempt that do not count: kernels are made and files are read."""
 
 
+ASIDE = ("allocation", "calls", "on_nodes", "cluster", "control", "samples", "search")
+"""Sections of settings by which calls take no longer, beside what a plan says of them."""
+WORKERS = ("cluster.device", "cluster.workers_per_node", "cluster.threads_per_worker")
+"""Of these sections, settings by which calls do."""
+
+
 class Steps(NamedTuple):
-    """What the steps of a run took."""
+    """What the steps of a run took, of its newest attempt that closed some, and of others that had the same plan."""
 
     seconds: dict[str, float]
     """Call → of its slowest part, by its slowest worker; the middle one of all steps."""
@@ -45,25 +50,38 @@ class Steps(NamedTuple):
     """Of an attempt, until its first step had opened."""
     closed: int
     """The newest step."""
+    plan: Plan
 
 
 def ran(run: RunDirectory) -> Steps:
     """Raises DataError where no step has closed."""
     taken: defaultdict[str, list[float]] = defaultdict(list)
-    steps, starts, closed = [], [], 0
-    for attempt in run.numbers():
-        rows = [decode(text) for text in Tail(run.costs(attempt)).each()]
-        starts += [rows[0].at_s - rows[0].seconds] if rows else []
-        usual = rows[FIRST:] or rows
+    each = {attempt: [decode(text) for text in Tail(run.costs(attempt)).each()] for attempt in run.numbers()}
+    plans = {attempt: read_plan(run, attempt) for attempt, rows in each.items() if rows}
+    if not plans:
+        raise DataError(f"{run.root} has closed no step, so nothing is known of its calls.")
+    newest, steps = plans[max(plans)], []
+    for attempt, plan in plans.items():
+        if not _are_alike(plan, newest):
+            continue
+        usual = each[attempt][FIRST:] or each[attempt]
         steps += [after.at_s - before.at_s for before, after in pairwise(usual)] or [it.seconds for it in usual]
         for row in usual:
             for call, cost in row.calls.items():
                 if cost.spans:
                     taken[call].append(max(span.seconds for span in cost.spans))
-        closed = max([closed, *(row.step for row in rows)])
-    if not steps:
-        raise DataError(f"{run.root} has closed no step, so nothing is known of its calls.")
-    return Steps({call: median(it) for call, it in taken.items()}, len(steps), median(steps), median(starts), closed)
+    starts = [each[attempt][0].at_s - each[attempt][0].seconds for attempt in plans]
+    closed = max(row.step for rows in each.values() for row in rows)
+    seconds = {call: median(it) for call, it in taken.items()}
+    return Steps(seconds, len(steps), median(steps), median(starts), closed, newest)
+
+
+def _are_alike(one: Plan, other: Plan) -> bool:
+    """Whether calls take as long by both."""
+    if (one.replicas, one.at, one.micro_batches) != (other.replicas, other.at, other.micro_batches):
+        return False
+    changed = [it.key for it in changes(*(experiment_from(plan.experiment) for plan in (one, other)))]
+    return all(key.partition(".")[0] in ASIDE and key not in WORKERS for key in changed)
 
 
 def like(experiment: Any, run: RunDirectory) -> Any:
@@ -99,9 +117,8 @@ class Payback(NamedTuple):
 def payback(run: RunDirectory, expected_s: float, nodes: int, rates: Rates) -> Payback:
     """Of a plan on so many nodes whose step is expected to take so long by rates that this run has calibrated."""
     measured, reader = ran(run), RunReader(run)
-    experiment = like(experiment_from(run.configuration()), run)
-    had = len(newest_nodes(run) or ()) or experiment.cluster.most_nodes
-    own = expected_step(experiment, had, rates)
+    experiment, had = experiment_from(run.configuration()), measured.plan.nodes
+    own = expected_step(like(experiment_from(measured.plan.experiment), run), had, rates)
     own_s = measured.step_s if own is None else own.seconds
     reckoned = "" if own is None else f" ({own_s:.3g} s as reckoned from its calls)"
     on = "" if nodes == had else f" (on {counted(nodes, 'node')}, not on {had})"
@@ -125,13 +142,12 @@ def payback(run: RunDirectory, expected_s: float, nodes: int, rates: Rates) -> P
 
 
 def calibrated(run: RunDirectory, rates: Rates) -> Rates:
-    """Rates by which each call of the run's own plan lasts as long as it did there. The run's samples say how long its
-    texts are. Raises DataError."""
-    settings = experiment_from(run.configuration())
-    experiment = like(with_nodes(settings, settings.cluster.most_nodes), run)
+    """Rates by which each call lasts as long as it did under the newest plan that closed steps of the run. Its samples
+    say how long its texts are. Raises DataError."""
     measured, bare = ran(run), msgspec.structs.replace(rates, ran=Ran())
+    experiment = like(with_nodes(experiment_from(measured.plan.experiment), measured.plan.nodes), run)
     costs = read_costs(experiment, bare, workload_of(experiment, lengths_asked(experiment)))
-    reckoned = _reckoned(run, experiment, costs)
+    reckoned = _reckoned(measured.plan, costs)
     return msgspec.structs.replace(
         rates,
         source=f"{rates.source}, calibrated by {run.root.name}",
@@ -143,10 +159,8 @@ def calibrated(run: RunDirectory, rates: Rates) -> Rates:
     )
 
 
-def _reckoned(run: RunDirectory, experiment: Any, costs: CostModel) -> dict[str, int]:
-    """Nanoseconds of each call under the plan that the run had last."""
-    newest = run.newest_attempt()
-    plan = plan_for(experiment) if newest is None else read_plan(run, newest)
+def _reckoned(plan: Plan, costs: CostModel) -> dict[str, int]:
+    """Nanoseconds of each call under a plan."""
     found = {}
     for call in plan.calls:
         at = plan.replica(call.name)

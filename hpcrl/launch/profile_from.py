@@ -23,10 +23,9 @@ from hpcrl.inspect.words import counted
 from hpcrl.launch.calibrating import calibrated, like, ran
 from hpcrl.launch.calls_observed import Seen, look
 from hpcrl.launch.profiling import PROFILE, fixed_s
-from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, rates_of_gpu
+from hpcrl.placement.data_sheets import CPU_CORE, is_named, rates_of_gpu
 from hpcrl.placement.lengths import lengths_of_run
 from hpcrl.placement.model_costs import block_shape, head_shape
-from hpcrl.placement.peak_flops import known_name
 from hpcrl.placement.profile_fit import Fits, faster, fitted, fitted_link, pieces_fitted
 from hpcrl.placement.profile_rates import UNKNOWN_GPU
 from hpcrl.placement.profile_tasks import ProfiledModel, profiled_models
@@ -87,23 +86,24 @@ def _known(run: RunDirectory) -> _Run:
         )
     experiment = like(with_nodes(experiment, experiment.cluster.most_nodes), run)
     models, left_out = profiled_models(experiment, workload_of(experiment, lengths_asked(experiment)))
-    found = {hardware for number in run.numbers() for hardware in _hardware(run, number)}
+    ready = [entry for number in run.numbers() if (entry := _ready(run, number)) is not None]
+    found = {hardware for entry in ready for hardware in entry.hardware}
     if len(found) > 1:
         raise ConfigurationError(
             [f"{run.root} computed on several kinds of devices: {', '.join(sorted(found))}."],
             "Name runs that had one kind.",
         )
-    device, is_cpu = next(iter(found), ""), experiment.cluster.device == "cpu"
-    is_gpu = experiment.cluster.device == "cuda" or rates_of_gpu(device) is not None
-    return _Run(run, device if is_gpu and not is_cpu else f"cpu {device}".strip(), _software(run), models, left_out)
+    device, kind = next(iter(found), ""), experiment.cluster.device
+    is_cpu = kind == "cpu" or (
+        kind == "auto" and any(entry.speeds for entry in ready)
+    )  # of a CPU alone there is a trial
+    return _Run(run, f"cpu {device}".strip() if is_cpu else device, _software(run), models, left_out)
 
 
-def _hardware(run: RunDirectory, number: int) -> Iterator[str]:
-    """What workers with models said when they were ready."""
-    for entry in EntryTail(run.events(number)).each():
-        if isinstance(entry.event, WorkersReady):
-            return iter(entry.event.hardware)
-    return iter(())
+def _ready(run: RunDirectory, number: int) -> WorkersReady | None:
+    """What workers said when they were ready."""
+    events = (entry.event for entry in EntryTail(run.events(number)).each())
+    return next((event for event in events if isinstance(event, WorkersReady)), None)
 
 
 def _software(run: RunDirectory) -> str:
@@ -133,7 +133,7 @@ def _shapes(model: ProfiledModel) -> Iterator[str]:
 def _base(run: _Run, given: Rates | None) -> Rates:
     is_cpu = run.device.startswith("cpu")
     if given is not None:
-        if (given.device == CPU_CORE.device) != is_cpu or _sheet(given.device) != _sheet(run.device):
+        if (given.device == CPU_CORE.device) != is_cpu or not _are_alike(given.device, run.device):
             raise ConfigurationError(
                 [f"--profile is of {given.device}, but {run.run.root} computed on {run.device}."],
                 "Give a profile of the device that the runs had, or leave --profile out.",
@@ -144,9 +144,8 @@ def _base(run: _Run, given: Rates | None) -> Rates:
     return found
 
 
-def _sheet(device: str) -> str | None:
-    """As data sheets name it."""
-    return known_name(device, SHEETS)
+def _are_alike(one: str, other: str) -> bool:
+    return is_named(one, other) and is_named(other, one)
 
 
 def _rates(known: Sequence[_Run], seen: Seen, base: Rates) -> Rates:

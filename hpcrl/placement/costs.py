@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.fields import sections_of
-from hpcrl.config.judge import drawing_of, slots_of
+from hpcrl.config.judge import slots_of
 from hpcrl.config.model import ModelConfig, TrainedModelConfig, lora_of, shared_with
 from hpcrl.dataflow.graph import MFC
 from hpcrl.families.adapters import with_adapters
@@ -23,6 +23,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.ops.search_problem import Stage
 from hpcrl.placement.abilities import backend_of, cut_by, server_of
+from hpcrl.placement.draws import assumed, drawn_by
 from hpcrl.placement.exchanges import Party, gathered, party, scattered
 from hpcrl.placement.flops import flops_of
 from hpcrl.placement.judges import models_held
@@ -44,8 +45,9 @@ from hpcrl.placement.placing import Placed
 from hpcrl.placement.plan import ModelName, ReplicaPlan
 from hpcrl.placement.rates import Links, Pass, Rates
 from hpcrl.placement.shards import Cut
+from hpcrl.placement.unmeasured import Unmeasured, in_words, unmeasured
 from hpcrl.placement.worker_memory import taken
-from hpcrl.placement.workload import WHOLE, MicroBatches, Span, Workload
+from hpcrl.placement.workload import MicroBatches, Workload
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.segments import segments_of
 
@@ -80,6 +82,7 @@ class CostModel:
     measured: Mapping[str, int] = field(default_factory=dict)
     """Call → nanoseconds, of calls that nothing else is known of."""
     _made: dict[Any, Any] = field(default_factory=dict)
+    _unmeasured: set[Unmeasured] = field(default_factory=set)
 
     def call_nanoseconds(self, call: MFC, place: Placed, tokens: int = 0) -> int:
         """Of a call in one step. `tokens`: of a micro-batch, at most; 0: as its role says."""
@@ -89,7 +92,8 @@ class CostModel:
         if len(segments := segments_of(call, self.experiment)) > 1:
             return sum(self.call_nanoseconds(each, place, tokens) for each in segments)
         at = self._arranged(place)
-        key = (call.role, call.kind, call.segment and call.segment.number, at, tokens)
+        draws = call.kind == "generate" and drawn_by(call, self.experiment, self.models[call.role].max_positions)
+        key = (call.role, call.kind, draws, at, tokens)
         found = self._once(key, lambda: self._reckoned(call, config, at, tokens or config.micro_batch_tokens))
         return round(found * self.rates.ran.scales.get(call.name, 1.0))
 
@@ -124,9 +128,9 @@ class CostModel:
         key = ("stages", call.role, call.kind, place.layout, place.backend, there.micro_batch_tokens)
         return self._once(key, lambda: self._stages(call, there, place))
 
-    @cached_property
+    @property
     def notices(self) -> tuple[str, ...]:
-        """What is not known of calls."""
+        """What is not known of calls, and of those reckoned so far what the profile lacks."""
         calls = algorithm_of(self.experiment).calls(self.experiment)
         unknown = [call.name for call in calls if call.method or not self._is_known(call.role)]
         served = [call.name for call in calls if self._served(call.role)]
@@ -137,7 +141,8 @@ class CostModel:
             for name in unknown
         ]
         found += [f"{name} counts as if hpcrl's own code generated, not its server." for name in served]
-        return tuple(found)
+        found += [it for call in calls if call.name not in unknown for it in assumed(call, self.experiment)]
+        return (*found, *in_words(self._unmeasured))
 
     def _once(self, key: Any, make: Callable[[], T]) -> T:
         if key not in self._made:
@@ -197,6 +202,7 @@ class CostModel:
         recompute = trains and isinstance(config, TrainedModelConfig) and config.recompute
         place = Place(at.tp, at.layout.pp, at.backend, recompute)
         costs = ModelCosts(self._model(call.role, config, trains), config.dtype, self.rates, place)
+        self._unmeasured.update(unmeasured(call, costs))
         match call.kind:
             case "train_step":
                 found = self._training(call.role, costs, config, at, tokens)
@@ -228,7 +234,8 @@ class CostModel:
         pp, link, role = at.layout.pp, self._line(at).send, call.role
         found = [0.0]
         parts, slots = self.workload.heaviest(at.layout.dp), slots_of(self.experiment, role)
-        of_parts = self.workload.generated(at.layout.dp, pp, slots, tokens, span_of(call, self.experiment))
+        drawn = drawn_by(call, self.experiment, costs.config.max_positions)
+        of_parts = self.workload.generated(at.layout.dp, pp, slots, tokens, drawn)
         for rows, part in zip(parts, of_parts, strict=True):
             moved = costs.sent(np.where(part.tokens_V > 0, part.tokens_V, part.rows_V))
             sent = (link.latency_ns + moved / link.bytes_per_s * 1e9) * (part.rows_V > 0) * (pp > 1)
@@ -319,15 +326,6 @@ class CostModel:
     def _stage(self, call: MFC, memory: Memory) -> Stage:
         beside = memory.offloaded if self.experiment.cluster.device != "cuda" else 0.0
         return Stage(ceil(memory.lasting + beside), ceil(taken(call.kind, memory)))
-
-
-def span_of(call: MFC, experiment: Any) -> Span:
-    """What a call draws of responses."""
-    drawing = drawing_of(experiment, call.role)
-    if call.segment is None or drawing is None:
-        return WHOLE
-    number, until = call.segment.number, drawing.generation.until
-    return Span(until(number - 1), WHOLE.end if call.segment.last else until(number))
 
 
 def _shards(backend: str, layout: Layout) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hpcrl.placement.peak_flops import known_name, peak_of
+from hpcrl.placement.peak_flops import known_name, memory_in, named_in, part_of, peak_of, words_of
 from hpcrl.placement.rates import Curve, Fixed, Link, Links, Rates
 
 SOURCE = "data sheets"
@@ -27,7 +27,7 @@ DISK = Link(1_000_000, 1 * GIGA)
 
 
 class Sheet(NamedTuple):
-    """`memory` in GiB, all else in GB/s."""
+    """`memory` in GiB, the most that is sold under its name; all else in GB/s."""
 
     memory: int
     bandwidth: float
@@ -49,9 +49,9 @@ SHEETS: Mapping[str, Sheet] = MappingProxyType(
         "H100": Sheet(80, 3350, 450, PCIE_5),
         "H800": Sheet(80, 3350, 200, PCIE_5),
         "H20": Sheet(96, 4000, 450, PCIE_5),
-        "A100 SXM4 40GB": Sheet(40, 1555, 300, PCIE_4),
-        "A100 PCIE 40GB": Sheet(40, 1555, PCIE_4, PCIE_4),
-        "A100 80GB PCIe": Sheet(80, 1935, PCIE_4, PCIE_4),
+        "A100 PCIe 40GB": Sheet(40, 1555, PCIE_4, PCIE_4),
+        "A100 PCIe": Sheet(80, 1935, PCIE_4, PCIE_4),
+        "A100 40GB": Sheet(40, 1555, 300, PCIE_4),
         "A100": Sheet(80, 2039, 300, PCIE_4),
         "A800": Sheet(80, 2039, 200, PCIE_4),
         "A30": Sheet(24, 933, PCIE_4, PCIE_4),
@@ -65,16 +65,17 @@ SHEETS: Mapping[str, Sheet] = MappingProxyType(
         "RTX 6000 Ada": Sheet(48, 960, PCIE_4, PCIE_4),
         "RTX 4090": Sheet(24, 1008, PCIE_4, PCIE_4),
         "RTX 3090": Sheet(24, 936, PCIE_4, PCIE_4),
-        "V100 PCIE": Sheet(16, 900, PCIE_3, PCIE_3),
+        "V100 PCIe": Sheet(32, 900, PCIE_3, PCIE_3),
         "V100": Sheet(32, 900, 150, PCIE_3),
         "T4": Sheet(16, 320, PCIE_3, PCIE_3),
     }
 )
-"""As `GPUS`: the first whose words are in the driver's name decides."""
+"""As `GPUS`: the first whose words are in a device's name decides."""
 
 
 def rates_of_gpu(device: str, between_nodes: float = BETWEEN_NODES) -> Rates | None:
-    """Of a GPU, as its driver names it; None of one that is not here. `between_nodes`: bytes a second of a worker."""
+    """Of a whole GPU, as its driver or Slurm names it; None of one that is not here. `between_nodes`: bytes a second of
+    a worker."""
     name = known_name(device, SHEETS)
     if name is None:
         return None
@@ -89,13 +90,32 @@ def rates_of_gpu(device: str, between_nodes: float = BETWEEN_NODES) -> Rates | N
         products={dtype: _curve(PRODUCTS, peak) for dtype, peak in peaks.items()},
         attention={dtype: _curve(ATTENTION, peak) for dtype, peak in peaks.items()},
         bytes_per_s=MEMORY * sheet.bandwidth * GIGA,
-        memory=sheet.memory * GIB,
+        memory=_memory(device, sheet) * GIB,
         fixed=FIXED,
         near=Links(Link(20_000, near), Link(15_000, near)),
         far=Links(Link(40_000, far), Link(30_000, far)),
         host=Link(20_000, LINK * sheet.host * GIGA),
         disk=DISK,
     )
+
+
+def is_named(device: str, name: str) -> bool:
+    """Whether a name, such as Slurm's, may mean a device, as its driver names it: it may say less (H100, of an H100
+    PCIe), but nothing else. A name that nobody here knows may mean any GPU."""
+    part, sheet = part_of(name), named_in(name, SHEETS)
+    if part and (not part_of(device) or part not in (part_of(device), "mig")):
+        return False
+    if sheet is None:
+        return True
+    own = named_in(device, SHEETS)
+    if own is None or not words_of(sheet) <= words_of(device):
+        return False
+    return memory_in(name) is None or _memory(name, SHEETS[sheet]) == _memory(device, SHEETS[own])
+
+
+def _memory(device: str, sheet: Sheet) -> int:
+    """In GiB. A name may have that of a host in it (GH200 480GB)."""
+    return min(sheet.memory, memory_in(device) or sheet.memory)
 
 
 def _curve(shares: tuple[tuple[float, float], ...], peak: float) -> Curve:

@@ -113,6 +113,10 @@ class ModelCosts:
             return float(measured.at(np.array([elements]), np.ones(1))[0])
         return elements * STATE * state_size(self.dtype) / self.rates.bytes_per_s * SECOND
 
+    def is_measured(self, of: Pass) -> bool:
+        """Whether a profile says what blocks take in such passes here."""
+        return self._measured("block", of) is not None
+
     def surface(self, part: Part, of: Pass, xs: Sequence[float], ys: Sequence[float]) -> Surface:
         """What a part takes at each of these points."""
         x, y = (it.ravel() for it in np.meshgrid(np.array(xs, float), np.array(ys, float), indexing="ij"))

@@ -3,6 +3,7 @@
 Numbers are those of the makers' data sheets at the usual clock; accumulation in fp32.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -51,12 +52,15 @@ GPUS: Mapping[str, Peak] = MappingProxyType(
         "RTX 6000 Ada": _since_ampere(364.2, 182.1, 91.1),
         "RTX 4090": _since_ampere(165.2, 82.6, 82.6),
         "RTX 3090": _since_ampere(71, 35.6, 35.6),
-        "V100 PCIE": Peak(112, 0, 14, 0),
+        "V100 PCIe": Peak(112, 0, 14, 0),
         "V100": Peak(125, 0, 15.7, 0),
         "T4": Peak(65, 0, 8.1, 0),
     }
 )
-"""The first of these whose words are in the driver's name decides."""
+"""The first of these whose words are in a device's name decides."""
+
+_PART = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
+"""How a part of a GPU (MIG) is named: 3g.20gb."""
 
 
 def peak_of(device: str, dtype: str) -> float | None:
@@ -66,10 +70,31 @@ def peak_of(device: str, dtype: str) -> float | None:
 
 
 def known_name(device: str, names: Iterable[str]) -> str | None:
-    """The first of these names of which all words are in the driver's, one after another."""
-    words = device.replace("-", " ").split()
-    for name in names:
-        own = name.split()
-        if any(words[at : at + len(own)] == own for at in range(len(words))):
-            return name
-    return None
+    """The first of these names of which all words are in that of a whole GPU, by its driver or by Slurm; None of a part
+    of one."""
+    return None if part_of(device) else named_in(device, names)
+
+
+def named_in(device: str, names: Iterable[str]) -> str | None:
+    """The same, whether the device is a whole GPU or a part of it."""
+    words = words_of(device)
+    return next((name for name in names if words_of(name) <= words), None)
+
+
+def words_of(name: str) -> frozenset[str]:
+    """In lower case; of memory as in 40gb."""
+    return frozenset(re.sub(r"^(\d+)gi?b?$", r"\1gb", word) for word in re.split(r"[\s_-]+", name.lower()))
+
+
+def part_of(name: str) -> str:
+    """Which part of a GPU (MIG) a name is of, as in 3g.20gb, or mig where it does not say; empty: of a whole one."""
+    found = _PART.search(name)
+    if found is not None:
+        return found[0].lower()
+    return "mig" if "mig" in words_of(name) else ""
+
+
+def memory_in(name: str) -> int | None:
+    """The memory that a GPU's name says, as in A100-SXM4-40GB, in GiB."""
+    sizes = (re.fullmatch(r"(\d+)gb", word) for word in words_of(name))
+    return next((int(size[1]) for size in sizes if size is not None), None)

@@ -12,7 +12,8 @@ import msgspec
 from hpcrl.config.judge import slots_of
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.dataflow.graph import MFC
-from hpcrl.placement.costs import CostModel, span_of
+from hpcrl.placement.costs import CostModel
+from hpcrl.placement.draws import drawn_by
 from hpcrl.placement.exchanges import Party, party
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.memory import parameters_held
@@ -105,8 +106,9 @@ def _generated(
 ) -> dict[Pass, Spent]:
     """Of the part that decodes longest."""
     found: list[dict[Pass, Spent]] = []
-    slots, span = slots_of(costs.experiment, call.role), span_of(call, costs.experiment)
-    for visits in costs.workload.generated(dp, both[0].place.pp, slots, tokens, span):
+    drawn = drawn_by(call, costs.experiment, both[0].config.max_positions)
+    slots = slots_of(costs.experiment, call.role)
+    for visits in costs.workload.generated(dp, both[0].place.pp, slots, tokens, drawn):
         whole, free = (each.visits(visits)[stage] * visits.times_V for each in both)
         begins = visits.tokens_V > 0
         read = int(visits.tokens_V.sum() + (visits.rows_V * visits.times_V).sum())

@@ -11,7 +11,7 @@ import msgspec
 
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.foreign import ForeignConfig
@@ -22,7 +22,7 @@ from hpcrl.placement.check_cuts import uncut
 from hpcrl.placement.flops import flops_of
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.memory import head_model
-from hpcrl.placement.meshes import powers_of_two
+from hpcrl.placement.meshes import divisors
 from hpcrl.placement.model_costs import block_shape, head_shape
 from hpcrl.placement.profile_points import Sides, Timed, What, sides_of
 from hpcrl.placement.rates import Link
@@ -118,6 +118,8 @@ def profiled_models(experiment: Any, work: Workload) -> tuple[dict[str, Profiled
         if isinstance(model, ForeignConfig) or flops_of(model) is None or server_of(config.backend) is not None:
             left_out.append(f"{role} is not measured: hpcrl does not know what its model consists of.")
             continue
+        if lora_of(config) is not None:
+            left_out.append(f"{role}.lora: training of adapters is not measured.")
         it = _profiled(experiment, role, config, model, own, work)
         key = (block_shape(model), head_shape(model), it.dtype, it.backend)
         same = next((name for name, other in found.items() if _key(other) == key), None)
@@ -141,7 +143,7 @@ def _profiled(
     generation = section(experiment, "generation", GenerationConfig) or GenerationConfig()
     slots = experiment.cluster.workers_per_node
     axes = axes_for(role, config, model)
-    sizes = tuple(it for it in powers_of_two(slots) if slots % it == 0 and (it == 1 or _is_cut(model, it, axes)))
+    sizes = tuple(it for it in divisors(slots) if it == 1 or _is_cut(model, it, axes))
     longest = int((work.prompts + work.responses).max())
     tokens = min(4 * config.micro_batch_tokens, work.tokens, MOST_TOKENS)
     return ProfiledModel(
@@ -151,10 +153,16 @@ def _profiled(
         dtype=config.dtype,
         backend=config.backend,
         tp=sizes,
-        trains=isinstance(config, TrainedModelConfig) and any(call.kind == "train_step" for call in calls),
+        trains=_trains_all(config, calls),
         generates=any(call.kind == "generate" for call in calls),
         sides=sides_of(tokens, longest, min(generation.slots, work.samples), model.max_positions),
     )
+
+
+def _trains_all(config: ModelConfig, calls: list[MFC]) -> bool:
+    """Whether all parameters are trained, and not adapters alone."""
+    trained = isinstance(config, TrainedModelConfig) and lora_of(config) is None
+    return trained and any(call.kind == "train_step" for call in calls)
 
 
 def _is_cut(model: DecoderConfig, size: int, axes: tuple[str, ...]) -> bool:

@@ -19,9 +19,9 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.allocate import placed_models
 from hpcrl.placement.capacity import Capacity
-from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, rates_of_gpu
+from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, is_named, rates_of_gpu
 from hpcrl.placement.lengths import Lengths, lengths_in, lengths_of_run, spread_lengths
-from hpcrl.placement.peak_flops import known_name
+from hpcrl.placement.peak_flops import part_of
 from hpcrl.placement.profile_rates import differences
 from hpcrl.placement.rates import Rates, rates_from_json
 
@@ -54,13 +54,19 @@ def _rates(experiment: Any, profile: str | None, device: str | None) -> Rates:
                 "Leave search.device out, or set cluster.device.",
             )
         return CPU_CORE
+    key = "cluster.slurm.gpu_type" if device is None else "search.device"
     name = device or experiment.cluster.slurm.gpu_type
     if name is None:
         raise ConfigurationError(
             ["Which GPUs the workers have is not known here."],
             "Set search.device, such as H100, search.profile, or cluster.slurm.gpu_type; or cluster.device to cpu.",
         )
-    rates = rates_of_gpu(name.replace("-", " ").replace("_", " ").upper()) or rates_of_gpu(name)
+    if part_of(name):
+        raise ConfigurationError(
+            [f"{key} = {name} is a part of a GPU (MIG), and no data sheet says how fast one is."],
+            "Set search.profile to what `hpcrl profile` measures on such parts.",
+        )
+    rates = rates_of_gpu(name)
     if rates is None:
         raise ConfigurationError(
             [f"{name} is no GPU whose data sheet hpcrl knows; it knows {', '.join(SHEETS)}."],
@@ -127,7 +133,7 @@ def _other_device(experiment: Any, rates: Rates) -> Iterator[str]:
     """A GPU that is named besides, and is another."""
     asked = {"search.device": experiment.search.device, "cluster.slurm.gpu_type": experiment.cluster.slurm.gpu_type}
     for key, name in asked.items():
-        if name is not None and (known := known_name(name, SHEETS)) and known != known_name(rates.device, SHEETS):
+        if name is not None and not is_named(rates.device, name):
             yield f"it is of {rates.device}, but {key} = {name}"
 
 

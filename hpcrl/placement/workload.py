@@ -7,7 +7,7 @@ Shapes: M micro-batches; X texts that go through a model.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hpcrl.data.micro_batches import micro_batches
 from hpcrl.data.partition import Positions, partition_step, share_out
 from hpcrl.data.prefixes import LEAST_SHARED, cut_rows
 from hpcrl.data.rows.pairs import PAIRS
+from hpcrl.placement.draws import WHOLE, Drawn
 from hpcrl.placement.lengths import Lengths
 from hpcrl.placement.visits import Prompts, Visits, visits_of
 from hpcrl.recipes.algorithm import algorithm_of
@@ -24,16 +25,6 @@ T = TypeVar("T")
 
 SLOWEST = 4
 """Of many parts, so many of the heaviest, and of those with the longest responses, are reckoned."""
-
-
-class Span(NamedTuple):
-    """The tokens of each response that a call draws, as far as it has them."""
-
-    first: int
-    end: int
-
-
-WHOLE = Span(0, 2**62)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,13 +133,13 @@ class Workload:
         )
 
     def generated(
-        self, dp: int, stages: int, slots: int, prefill_tokens: int, span: Span = WHOLE
+        self, dp: int, stages: int, slots: int, prefill_tokens: int, drawn: Drawn = WHOLE
     ) -> tuple[Visits, ...]:
-        """Of the heaviest parts of a generation, of what it draws of each response."""
+        """Of the heaviest parts of a call that draws this of each text."""
         return self._once(
-            ("generated", dp, stages, slots, prefill_tokens, span),
+            ("generated", dp, stages, slots, prefill_tokens, drawn),
             lambda: tuple(
-                visits_of(self._waiting(part, span), slots, prefill_tokens, stages) for part in self.heaviest(dp)
+                visits_of(self._waiting(part, drawn), slots, prefill_tokens, stages) for part in self.heaviest(dp)
             ),
         )
 
@@ -190,13 +181,13 @@ class Workload:
         shared = first[np.searchsorted(row, texts // (self.texts * self.per_row))]
         return np.where(self.prompts[texts] >= LEAST_SHARED, shared, np.arange(len(texts)))
 
-    def _waiting(self, part: Positions, span: Span = WHOLE) -> Prompts:
-        """Responses that are begun are read with their prompts, and no two of them are alike."""
+    def _waiting(self, part: Positions, drawn: Drawn = WHOLE) -> Prompts:
+        """Of what is more than a prompt no two are alike."""
         texts = self._of(part)
-        texts = texts[self.responses[texts] > span.first]
-        row = texts if span.first else texts // (self.texts * self.per_row)
-        drawn = np.minimum(self.responses[texts], span.end) - span.first
-        return Prompts((self.prompts[texts] + span.first).tolist(), row.tolist(), drawn.tolist())
+        read, made = drawn.of(self.prompts[texts], self.responses[texts])
+        row = texts // (self.texts * self.per_row) if drawn.shares else texts
+        some = made > 0
+        return Prompts(read[some].tolist(), row[some].tolist(), made[some].tolist())
 
     def _micro_batches(self, part: Positions, tokens: int, shared: bool) -> MicroBatches:
         texts = self._of(part)

@@ -37,6 +37,7 @@ ANSWERED = "environment_score", "done"
 """The statistics of an environment's call, each of the samples that it has answered."""
 
 _BETWEEN = re.compile(r"(?:said|talk)\d+_(\w+)")
+_TURN = re.compile(r"_turn(\d+)_gen$")
 
 
 def form_between(key: str) -> Form | None:
@@ -48,6 +49,12 @@ def form_between(key: str) -> Form | None:
 def is_turn(call: MFC) -> bool:
     """Whether it is a call of a round behind the first."""
     return bool(call.dispatch.follows)
+
+
+def turn_of(call: MFC) -> int:
+    """Which turn of the model's a call generates, from 0 on."""
+    found = _TURN.search(call.name)
+    return int(found[1]) - 1 if found else 0
 
 
 def turns_of(config: EnvironmentConfig, first: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ measures one thing on all workers at once; nothing is trained. `hpcrl profile` m
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from hpcrl.config.bounds import Positive
 from hpcrl.config.experiment import ExperimentConfig
@@ -29,7 +29,7 @@ class MeasuredConfig:
     tasks: tuple[str, ...] = ()
     """What each step measures, as `hpcrl profile` writes it: node, links, or a call, a model and its tensor ranks
     (train/actor/2)."""
-    minutes: Positive = 10.0
+    minutes: Annotated[Positive, ChangeClass.NUMBERS] = 10.0
     """How long all of it may take, about: less time, fewer points."""
 
 

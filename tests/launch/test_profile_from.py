@@ -1,6 +1,7 @@
 """A profile out of what runs have measured: of runs whose workers' rates are known, it gives their calls' times."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return made
 
 
-def experiment_of(layout: str, tokens: int = 64, model: str = "model", steps: int = STEPS) -> Any:
-    values = ppo_values() | {"cluster": {"nodes": 1, "workers_per_node": 2, "device": "cpu"}}
+def experiment_of(layout: str, tokens: int = 64, model: str = "model", steps: int = STEPS, device: str = "cpu") -> Any:
+    values = ppo_values() | {"cluster": {"nodes": 1, "workers_per_node": 2, "device": device}}
     values["data"] |= {"tokenizer": "model"}
     values["control"] = {"steps": steps}
     for role in ("actor", "critic", "reference"):
@@ -105,11 +106,11 @@ def costs_of(experiment: Any, rates: Rates, seed: int = 0) -> CostModel:
     return read_costs(experiment, rates, workload_of(experiment, lengths_asked(experiment), seed))
 
 
-def ready(hardware: dict[str, int]) -> bytes:
-    return encode_event(Entry(1.0, WorkersReady(2, hardware), 1.0))
+def ready(hardware: dict[str, int], **speeds: float) -> bytes:
+    return encode_event(Entry(1.0, WorkersReady(2, hardware, speeds), 1.0))
 
 
-def write(run: RunDirectory, experiment: Any, rates: Rates, hardware: str) -> None:
+def write(run: RunDirectory, experiment: Any, rates: Rates, hardware: str = "Some CPU") -> None:
     """What the master of such workers would have; each step has texts of its own."""
     plan, number = plan_for(experiment), run.claim_attempt("submission")
     run.plan(number).write_bytes(plan.to_json())
@@ -190,6 +191,20 @@ def test_whether_resuming_pays_is_told_by_how_far_steps_are_apart_and_how_many_a
     assert "1 is left: " in one.said and "1000000 are left: it saves about " in many.said
 
 
+def test_attempts_that_had_other_plans_count_for_nothing(make: Make) -> None:
+    run, other = make("run", layout="t2", rates=slower(CPU_CORE, 20.0)), experiment_of("d2")
+    write(run, other, DEVICE)
+    write(run, replace(other, control=replace(other.control, steps=99)), DEVICE)
+    run.claim_attempt("submission")  # it closes no step
+    measured, alone = ran(run), make("alone")
+    assert (measured.seconds, measured.plan.replicas) == (ran(alone).seconds, plan_for(other).replicas)
+    assert measured.steps == 2 * ran(alone).steps
+    assert calibrated(run, CPU_CORE).ran.scales == calibrated(alone, CPU_CORE).ran.scales
+    more = replace(other, data=replace(other.data, batch_size=16))
+    write(run, more, DEVICE)
+    assert ran(run).steps == ran(alone).steps and ran(run).seconds != ran(alone).seconds
+
+
 def test_a_run_of_another_algorithm_or_of_other_models_is_compared_with_nothing(make: Make) -> None:
     run = make("run")
     refuse_another(run, experiment_of("d1", tokens=16))
@@ -222,6 +237,18 @@ def test_runs_of_one_kind_make_a_profile_together_and_others_are_refused(make: M
         assert "make no profile together" in str(refused.value)
         assert said in str(refused.value)
     assert profile_from([make("later", hardware="Another CPU")]).rates.device == "cpu"
+
+
+def test_a_gpu_without_a_data_sheet_is_no_cpu(make: Make) -> None:
+    run, new = make("run", device="auto"), "NVIDIA GeForce RTX 5090"
+    run.events(0).write_bytes(ready({new: 2}))
+    found = profile_from([run]).rates
+    assert found.device == new and found.memory > CPU_CORE.memory
+    run.events(0).write_bytes(ready({"Some CPU": 2}, fp32=1e9))
+    found = profile_from([run]).rates
+    assert found.device == "cpu" and found.memory == CPU_CORE.memory
+    with pytest.raises(ConfigurationError, match=r"--profile is of NVIDIA GeForce RTX 5090, but .* on cpu Some CPU"):
+        profile_from([run], msgspec.structs.replace(CPU_CORE, device=new))
 
 
 def test_what_tells_nothing_is_refused_and_the_advice_leads_on(make: Make, tmp_path: Path) -> None:

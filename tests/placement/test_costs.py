@@ -10,10 +10,14 @@ import pytest
 from msgspec import structs
 from support.experiments import load_config, ppo_values, write_config, write_inputs, write_model
 
+from hpcrl.config.environment import EnvironmentConfig
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import LoraConfig
 from hpcrl.families.config import DecoderConfig
 from hpcrl.ops.search_problem import Stage
-from hpcrl.placement.costs import CostModel, read_costs, span_of
+from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.data_sheets import CPU_CORE, rates_of_gpu
+from hpcrl.placement.draws import Answer, drawn_by
 from hpcrl.placement.exchanges import Party, gathered, party, scattered
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.lengths import spread_lengths
@@ -22,7 +26,7 @@ from hpcrl.placement.model_costs import block_shape, head_shape
 from hpcrl.placement.move_costs import MoveCosts
 from hpcrl.placement.placing import Placed
 from hpcrl.placement.plan import plan_for
-from hpcrl.placement.rates import Fixed, Link, Links, Measured, Piece, Rates, Surface
+from hpcrl.placement.rates import Fixed, Link, Links, Measured, Piece, Ran, Rates, Surface
 from hpcrl.placement.shards import Cut
 from hpcrl.placement.worker_memory import loads_of
 from hpcrl.placement.workload import workload_of
@@ -133,13 +137,50 @@ def test_segments_cost_what_a_generation_at_once_does_and_their_prefills(experim
     call, place = calls(cut)["actor_gen"], placed(Layout())
     segments = [each for each in plan_for(cut).calls if each.segment is not None and each.segment.of == "actor_gen"]
     assert len(segments) == cut.generation.segments > 3
-    drawn = [costs.workload.generated(1, 1, 64, 10**6, span_of(each, cut))[0] for each in segments]
+    drawn = [costs.workload.generated(1, 1, 64, 10**6, drawn_by(each, cut, 1024))[0] for each in segments]
     at_once = costs.workload.generated(1, 1, 64, 10**6)[0]
     assert sum(int((it.rows_V * it.times_V).sum()) for it in drawn) == int((at_once.rows_V * at_once.times_V).sum())
     begun = costs.workload.responses[costs.workload.responses > 4]
     assert drawn[1].tokens_V.sum() == (costs.workload.prompts[costs.workload.responses > 4] + 4).sum() and len(begun)
     each = [costs.call_nanoseconds(of, place) for of in segments]
     assert costs.call_nanoseconds(call, place) == sum(each) > whole.call_nanoseconds(call, place)
+
+
+def test_the_turns_of_a_chat_share_a_response(experiment: Any) -> None:
+    once = replace(experiment, generation=replace(experiment.generation, slots=64))
+    talks = replace(once, environment=EnvironmentConfig(function="tool.py:answer", max_turns=4))
+    costs, place = model_of(talks), placed(Layout())
+    turns = [call for call in calls(talks).values() if call.kind == "generate"]
+    drawn = [costs.workload.generated(1, 1, 64, 10**6, drawn_by(each, talks, 1024))[0] for each in turns]
+    assert [each.name for each in turns] == ["actor_gen", "actor_turn2_gen", "actor_turn3_gen", "actor_turn4_gen"]
+    assert sum(int((it.rows_V * it.times_V).sum()) for it in drawn) == costs.workload.responses.sum()
+    read = [int(it.tokens_V.sum()) for it in drawn]
+    assert read == sorted(read) and read[-1] > costs.workload.prompts.sum()
+    whole = model_of(once).call_nanoseconds(turns[0], place)
+    assert whole < sum(costs.call_nanoseconds(each, place) for each in turns) < 2 * whole
+    assert [it for it in costs.notices if "environment.max_turns = 4 turns had equal shares of a response" in it]
+
+
+def test_a_judge_reads_each_response_and_draws_an_answer_of_its_own(experiment: Any) -> None:
+    def judged(tokens: int) -> Any:
+        judge = replace(
+            experiment.judge,
+            path="model",
+            question="{response}" * 4,
+            generation=GenerationConfig(max_new_tokens=tokens, slots=64),
+        )
+        component = replace(experiment.reward, function=None, components={"judged": {"role": "judge"}})
+        return replace(experiment, judge=judge, reward=component)
+
+    costs = model_of(judged(2))
+    call, work, place = calls(costs.experiment)["judge_gen"], costs.workload, placed(Layout())
+    asked = drawn_by(call, costs.experiment, 1024)
+    assert asked == Answer(question=10, longest=1022, answer=2)
+    (visits,) = work.generated(1, 1, 64, 10**6, asked)
+    assert visits.tokens_V.sum() == work.tokens + 10 * work.samples and visits.rounds == 2
+    short, long = (model_of(it).call_nanoseconds(call, place) for it in (costs.experiment, judged(64)))
+    assert short < long / 5
+    assert [it for it in costs.notices if "a question of 10 tokens and drew judge.generation.max_new_tokens = 2." in it]
 
 
 def costs_of_ends(model: DecoderConfig) -> float:
@@ -201,6 +242,33 @@ def test_stages_have_the_bytes_that_a_plan_refuses_by(experiment: Any, settings:
             if call.changes or call.role == "reference":
                 assert stage.lasting == ceil(dict(load.parts).get(str(replica.model), 0.0)), call.name
         assert all(isinstance(stage, Stage) for stage in found)
+
+
+def test_what_a_profile_lacks_of_what_was_reckoned_is_named(experiment: Any) -> None:
+    def told(lora: LoraConfig, layouts: list[Layout], scales: dict[str, float]) -> list[str]:
+        adapted = replace(experiment, actor=replace(experiment.actor, lora=lora))
+        rates = structs.replace(linear(experiment), ran=Ran(scales=scales))
+        costs = model_of(adapted, rates)
+        for layout in layouts:
+            for name in ("actor_gen", "actor_train"):
+                costs.call_nanoseconds(calls(adapted)[name], placed(layout))
+        return [it for it in costs.notices if "profile lacks" in it]
+
+    whole, lora, cut = LoraConfig(), LoraConfig(rank=4), [Layout(), Layout(tp=2), Layout(tp=4)]
+    assert told(whole, cut[:1], {}) == []
+    shape = block_shape(read_costs(experiment, CPU_CORE, model_of(experiment).workload).models["actor"])
+    assert told(lora, cut[:1], {}) == [
+        f"The profile lacks actor's train_step of blocks of shape {shape} r4 in native fp32 with tp = 1: that is "
+        "reckoned from operations and bytes."
+    ]
+    assert told(lora, cut[:1], {"actor_train": 2.0}) == []
+    assert [it.partition(f"{shape} in native fp32 with tp = ")[::2] for it in told(whole, cut, {})] == [
+        (
+            f"The profile lacks actor's {kind} of blocks of shape ",
+            "2, 4: that is reckoned from operations and bytes.",
+        )
+        for kind in ("generate", "train_step")
+    ]
 
 
 def test_micro_batches_of_fewer_tokens_need_less_memory_and_more_time(experiment: Any) -> None:

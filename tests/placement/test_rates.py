@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, SOURCE, rates_of_gpu
+from hpcrl.placement.data_sheets import CPU_CORE, SHEETS, SOURCE, is_named, rates_of_gpu
 from hpcrl.placement.peak_flops import GPUS, peak_of
 from hpcrl.placement.rates import Curve, Link, Measured, Piece, Rates, Surface, rates_from_json
 
@@ -58,10 +59,66 @@ def test_every_gpu_of_which_the_peak_is_known_has_a_sheet() -> None:
     assert rates_of_gpu("AMD EPYC") is None
 
 
-def test_a_gpu_with_half_the_memory_is_another() -> None:
-    names = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe")
-    found = [rates_of_gpu(name) for name in names]
-    assert [rates.memory // 2**30 for rates in found if rates] == [40, 80, 40, 80]
+@pytest.mark.parametrize(
+    ("name", "sheet", "gib"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB", 40),
+        ("NVIDIA A100-SXM4-80GB", "A100", 80),
+        ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB", 40),
+        ("A100 80GB PCIe", "A100 PCIe", 80),
+        ("a100_80gb_pcie", "A100 PCIe", 80),
+        ("A100-SXM-40GB", "A100 40GB", 40),
+        ("a100_40gb", "A100 40GB", 40),
+        ("a100-40g", "A100 40GB", 40),
+        ("a100", "A100", 80),
+        ("H100 PCIe", "H100 PCIe", 80),
+        ("h100-pcie", "H100 PCIe", 80),
+        ("v100-sxm2-16gb", "V100", 16),
+        ("Tesla V100-PCIE-32GB", "V100 PCIe", 32),
+        ("NVIDIA GH200 480GB", "GH200", 96),
+    ],
+)
+def test_a_gpu_has_the_sheet_and_the_memory_that_its_name_says_in_any_case(name: str, sheet: str, gib: int) -> None:
+    found, whole = rates_of_gpu(name), rates_of_gpu(sheet)
+    assert found is not None and whole is not None and found.memory == gib * 2**30
+    assert structs.replace(found, device="", memory=0) == structs.replace(whole, device="", memory=0)
+
+
+def test_the_links_of_gpus_without_nvlink_are_those_of_pcie() -> None:
+    pcie, nvlink = rates_of_gpu("A100 80GB PCIe"), rates_of_gpu("A100-SXM4-80GB")
+    assert pcie is not None and nvlink is not None
+    assert pcie.near.exchange.bytes_per_s == 32 / 300 * nvlink.near.exchange.bytes_per_s
+
+
+@pytest.mark.parametrize("name", ["a100_3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "1g.10gb", "h100-mig"])
+def test_a_part_of_a_gpu_has_neither_a_sheet_nor_a_peak(name: str) -> None:
+    assert rates_of_gpu(name) is None and peak_of(name, "bf16") is None
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "fits"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100", True),
+        ("NVIDIA H100 PCIe", "H100", True),
+        ("NVIDIA H100 80GB HBM3", "H100 PCIe", False),
+        ("NVIDIA H100 80GB HBM3", "a100", False),
+        ("NVIDIA A100-SXM4-40GB", "a100", True),
+        ("NVIDIA A100-SXM4-40GB", "a100_80gb", False),
+        ("NVIDIA A100-SXM4-40GB", "a100_40gb", True),
+        ("NVIDIA GH200 480GB", "gh200_96gb", True),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "a100_3g.20gb", True),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "a100_1g.5gb", False),
+        ("NVIDIA A100-SXM4-40GB", "a100_3g.20gb", False),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "mig", True),
+        ("NVIDIA GeForce RTX 5090", "h100", False),
+        ("NVIDIA GeForce RTX 5090", "rtx5090", True),
+        ("cpu", "v100", False),
+    ],
+)
+def test_a_shorter_name_may_mean_a_device_but_not_one_that_says_something_else(
+    device: str, name: str, fits: bool
+) -> None:
+    assert is_named(device, name) is fits
 
 
 def test_rates_are_a_value_that_json_holds() -> None:

@@ -10,7 +10,7 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.families.reader import read_config
 from hpcrl.placement.data_sheets import CPU_CORE
 from hpcrl.placement.rates import Ran, rates_from_json
-from hpcrl.placement.search_inputs import lengths_asked, read_profile
+from hpcrl.placement.search_inputs import lengths_asked, rates_asked, read_profile
 
 WHOLE = CPU_CORE.to_json()
 
@@ -50,6 +50,47 @@ def test_a_file_that_is_no_profile_is_told_what_it_is(content: bytes | None, sai
         read_profile(path, "search.profile")
     assert f"search.profile = {path} {said}" in str(refused.value)
     assert refused.value.advice == ("Give the JSON file that `hpcrl profile` writes: of a CONFIG, or --from RUN.",)
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "said"),
+    [
+        ("NVIDIA H100 80GB HBM3", "cluster.slurm.gpu_type=a100", "it is of NVIDIA H100 80GB HBM3, but"),
+        ("NVIDIA H100 80GB HBM3", "search.device=v100", "it is of NVIDIA H100 80GB HBM3, but search.device = v100."),
+        ("NVIDIA H100 80GB HBM3", "cluster.slurm.gpu_type=h100", ""),
+        ("NVIDIA H100 PCIe", "cluster.slurm.gpu_type=H100", ""),
+    ],
+)
+def test_a_profile_is_of_the_gpu_that_is_named_besides(
+    device: str, asked: str, said: str, tmp_path: Path, monkeypatch
+) -> None:
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    rates = msgspec.structs.replace(CPU_CORE, device=device)
+    Path("p.json").write_bytes(rates.to_json())
+    experiment = load_config(write_config(Path("ppo.yaml"), ppo_values()), ["search.profile=p.json", asked])
+    if not said:
+        assert rates_asked(experiment) == rates
+        return
+    with pytest.raises(ConfigurationError, match=said):
+        rates_asked(experiment)
+
+
+def test_a_part_of_a_gpu_needs_a_profile(tmp_path: Path, monkeypatch) -> None:
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    typed = ["cluster.device=cuda", "cluster.slurm.gpu_type=a100_3g.20gb"]
+    experiment = load_config(write_config(Path("ppo.yaml"), ppo_values()), typed)
+    with pytest.raises(ConfigurationError) as refused:
+        rates_asked(experiment)
+    assert "cluster.slurm.gpu_type = a100_3g.20gb is a part of a GPU (MIG)" in str(refused.value)
+    assert refused.value.advice == ("Set search.profile to what `hpcrl profile` measures on such parts.",)
+    rates = msgspec.structs.replace(CPU_CORE, device="NVIDIA A100-SXM4-40GB MIG 3g.20gb")
+    Path("p.json").write_bytes(rates.to_json())
+    experiment = load_config(Path("ppo.yaml"), [*typed, "search.profile=p.json"])
+    assert rates_asked(experiment) == rates
 
 
 def test_texts_are_as_long_as_those_of_the_runs_that_a_profile_was_taken_from(tmp_path: Path, monkeypatch) -> None:
