@@ -81,7 +81,7 @@ class Node:
 class Cluster:
     """Of a run, through all of its attempts. `restless` says whether the master looks at its clock again and again.
 
-    Nodes that are queued wait for their turn each, or `together` for all of them.
+    Nodes that are queued wait for their turn each, or `together` for all of them: then one that is gone comes with all.
     """
 
     address = "a simulation"
@@ -241,9 +241,13 @@ class Cluster:
         node.agent = b""
 
     def _replace(self, node: Node) -> None:
-        """It leaves, and another comes in its place."""
+        """It leaves, and another can come in its place: of itself, or once all are queued again."""
         self._leave(node)
-        self._expect(node, self._clock.now_ns + round(self._disturbances.replaced_s * SECOND_NS))
+        moment_ns = self._clock.now_ns + round(self._disturbances.replaced_s * SECOND_NS)
+        if self._together:
+            node.due_ns = moment_ns
+        else:
+            self._expect(node, moment_ns)
 
     def _lose(self, number: int) -> bool:
         """Whether it was there."""

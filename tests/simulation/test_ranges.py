@@ -67,7 +67,21 @@ def test_a_lost_node_that_nobody_replaces_in_time_shrinks_the_run_and_one_that_c
     quick = simulated(ranged("1-3"), Disturbances(lost=lost, replaced_s=5.0))
     assert attempts(quick) == [(3, "lost"), (3, "done")]
     alone = simulated(ranged("1-3"), Disturbances(lost=lost, replaced_s=5.0), replaces_nodes=False)
-    assert attempts(alone)[:2] == [(3, "lost"), (2, "grown")]
+    assert attempts(alone) == [(3, "lost"), (2, "done")], "nobody comes in the place of one that is lost"
+
+
+def test_where_nobody_replaces_a_lost_node_it_is_back_once_all_are_queued_again() -> None:
+    lost = (NodeLost(1, When(step=10)),)
+    of_range = simulated(ranged("1-3"), Disturbances(lost=lost, wall_time_s=200.0), replaces_nodes=False)
+    assert attempts(of_range) == [(3, "lost"), (2, "preempted"), (3, "done")]
+    fixed = simulated(ranged("3-3"), Disturbances(lost=lost, replaced_s=5.0), replaces_nodes=False)
+    assert [state for _, state in attempts(fixed)] == ["lost", "incomplete", "done"]
+    assert closed(of_range) == closed(fixed) == [*range(1, 61)]
+
+
+def test_where_nobody_replaces_a_node_that_is_told_to_go_all_are_queued_again() -> None:
+    told = Disturbances(preempted=(NodePreempted(1, When(step=5), 20.0),))
+    assert attempts(simulated(ranged("1-3"), told, replaces_nodes=False)) == [(3, "preempted"), (3, "done")]
 
 
 def test_it_grows_no_more_often_than_the_settings_let_it_and_not_for_nothing() -> None:
