@@ -15,7 +15,7 @@ from hpcrl.placement.plan import Plan
 from hpcrl.recipes.algorithm import experiment_of
 from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.simulation.clock import SECOND_NS
-from hpcrl.simulation.disturbances import Disturbances, NodeLate, NodeLost, NodePreempted, When
+from hpcrl.simulation.disturbances import Disturbances, NodeLate, NodeLost, NodePreempted, Slowed, When
 from hpcrl.simulation.durations import Durations
 from hpcrl.simulation.rows import Rows
 from hpcrl.simulation.simulate import Simulated, simulate
@@ -113,6 +113,18 @@ def test_where_steps_lag_behind_a_node_that_leaves_costs_one_attempt_in_grow_eve
     lagging = experiment_of(ALGORITHM)(**vars(ranged("2-3", 30, grow_every_s=1e6)) | {"algorithm": ALGORITHM})
     found = simulated(lagging, comes_and_goes(2))
     assert attempts(found) == [(2, "grown"), (2, "done")] and closed(found) == [*range(1, 31)]
+
+
+def test_a_slow_disk_is_its_nodes_whatever_the_workers_numbers_are() -> None:
+    """On nodes 0 and 2 worker 1 is on node 2."""
+
+    def seconds(*slow: int) -> float:
+        disks = tuple(Slowed(node, 30.0) for node in slow)
+        found = simulated(ranged("2-3", steps=3), Disturbances(slow_disk=disks, late=(NodeLate(1, 1e4),)))
+        assert attempts(found) == [(2, "done")]
+        return found.seconds
+
+    assert seconds(1) == seconds() < seconds(2) - 20.0
 
 
 def test_a_preempted_node_and_the_least_number() -> None:
