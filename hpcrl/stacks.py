@@ -21,8 +21,8 @@ ASK = signal.SIGRTMIN + 1
 """The signal. It would end a process that has not said that it answers."""
 FILE = "HPCRL_STACKS"
 """The variable that tells processes that a worker starts where its file is."""
-ANSWER_S = 0.5
-"""How long a process is waited for, which may be stopped or wait for a disk."""
+ANSWER_S = 5.0
+"""How long a process is waited for, which may be stopped, wait for a disk, or get no CPU."""
 TAIL_BYTES = 1 << 20
 OWN = Path(__file__).parent
 

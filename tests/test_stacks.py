@@ -1,8 +1,10 @@
 """Processes are asked for their stacks, whatever they are in, and nobody else is."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +64,16 @@ def test_a_process_that_holds_the_interpreters_lock_answers_and_so_does_its_chil
     assert at is not None and str(at) == "reward.py:5, in score"
     os.kill(deaf, 0)  # who does not answer is not asked: the signal would have ended it
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_process_that_gets_no_cpu_for_a_while_has_a_stack_all_the_same(hung: tuple[int, int, int, Path]) -> None:
+    pid, child, _, path = hung
+    os.kill(pid, signal.SIGSTOP)
+    wakes = threading.Timer(0.8, os.kill, (pid, signal.SIGCONT))
+    wakes.start()
+    assert sorted(ask(pid, "worker-0", path, "score of step 3, part 0, for 60 s")) == sorted((pid, child))
+    wakes.join()
+    assert {it.process: it.frames[0].function for it in newest(path)} == {pid: "holds_the_lock", child: "score"}
 
 
 def test_a_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:

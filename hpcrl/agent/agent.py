@@ -21,7 +21,7 @@ import zmq
 from hpcrl.agent.claims import Claims, Holder
 from hpcrl.agent.clock import NodeClock
 from hpcrl.agent.gpus import bind, bindings
-from hpcrl.agent.housekeeper import Housekeeper, keep_house
+from hpcrl.agent.housekeeper import Housekeeper, keep_house, patience_s
 from hpcrl.agent.starter import Starter
 from hpcrl.agent.torch_build import measure_build
 from hpcrl.agent.watch import Watch
@@ -105,10 +105,11 @@ def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     work = Work(lambda worker: _run_worker(worker, fault), lambda args, channel: keep_house(args, channel, fault))
     zygote = Zygote(imports, work)
     signals = Signals()
+    cluster = experiment.cluster
     # After the zygote, which would hold them too.
-    claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)
+    claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), cluster.orphan_timeout_s)
     starter = Starter(run, experiment, at.host, zygote)
-    housekeeper = Housekeeper(zygote, run, at.node, experiment.cluster.heartbeat_s, experiment.cluster.lost_after_s)
+    housekeeper = Housekeeper(zygote, run, at.node, cluster.heartbeat_s, patience_s(cluster.lost_after_s))
     try:
         return Agent(run, experiment, at, signals, claims, fault, starter, housekeeper).serve_run()
     finally:

@@ -37,21 +37,31 @@ from hpcrl.wire.zygote import HousekeeperArgs
 
 NICE = 10
 """Below workers, which compute meanwhile, and not so far that it stands still beside them."""
+LEAST_PATIENCE_S = 30.0
+LOST_TIMES = 10
+"""It has the CPU last: for so long, or so many times as long as any other process may be silent, it is not taken to
+hang."""
 ALIVE = b"."
 LONGEST_REPORT = 1 << 18
 LONGEST_ERROR = 1 << 16
 """Characters of an error that are told."""
 
 
-class Housekeeper:
-    """Of one agent; its process begins with an attempt's first chore. It does one chore at a time."""
+def patience_s(lost_after_s: float) -> float:
+    """How long a housekeeper may be silent where others are lost after so long."""
+    return max(LEAST_PATIENCE_S, LOST_TIMES * lost_after_s)
 
-    def __init__(self, zygote: Zygote, run: RunDirectory, node: int, heartbeat_s: float, lost_after_s: float) -> None:
+
+class Housekeeper:
+    """Of one agent; its process begins with an attempt's first chore. It does one chore at a time, and is killed once
+    it has been silent for `patience_s`."""
+
+    def __init__(self, zygote: Zygote, run: RunDirectory, node: int, heartbeat_s: float, patience_s: float) -> None:
         self._zygote = zygote
         self._run = run
         self._node = node
         self._heartbeat_s = heartbeat_s
-        self._lost_after_s = lost_after_s
+        self._patience_s = patience_s
         self._epoll = select.epoll()
         self._channel: socket.socket | None = None
         self._attempt: int | None = None
@@ -137,7 +147,7 @@ class Housekeeper:
         own = [pid for pid, it in self._zygote.alive.items() if it.rank is None and it.attempt == self._attempt]
         if not own:
             self._heard = time.monotonic()
-        elif time.monotonic() - self._heard > self._lost_after_s:
+        elif time.monotonic() - self._heard > self._patience_s:
             kill_group(own[-1])
 
 

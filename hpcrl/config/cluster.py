@@ -71,8 +71,8 @@ class ClusterConfig:
     """A call that takes longer than this, and three times as long as the longest of its last 20, is reported as
     stalled, with whom it waits for and their stacks. The first of its kind has ten times as long. Nothing is ended."""
     orphan_timeout_s: Positive = 30.0
-    """An agent whose master has been silent for this long leaves (its workers end after lost_after_s); in a Slurm array
-    replace_timeout_s counts."""
+    """An agent whose master has been silent for this long leaves (its workers end after lost_after_s), and the master
+    waits as long for a lost agent that may still live; in a Slurm array replace_timeout_s counts for both."""
     replace_timeout_s: Positive = 900.0
     """On Slurm, how long the others wait for a lost node or master to come back before all are queued again; where
     nodes is a range and enough of them are left, before the run continues with those."""

@@ -24,11 +24,12 @@ class LocalAllocation:
         if submission is None:
             return {}
         living = LocalLauncher().living(self._run, submission)
-        return {node: _ended(node) for node in missing if f"agent-{node}" not in living}
+        return {node: _ended(node, last) for node, last in missing.items() if f"agent-{node}" not in living}
 
     def release(self, nodes: Collection[int]) -> None:
         """Nothing waits here."""
 
 
-def _ended(node: int) -> Absence:
-    return Absence("ended", f"agent-{node} ended before it met the master (killed?), and nobody starts it again here")
+def _ended(node: int, last: tuple[int, int] | None) -> Absence:
+    when = " before it met the master" if last is None else ""
+    return Absence("ended", f"agent-{node} ended{when} (killed?), and nobody starts it again here")

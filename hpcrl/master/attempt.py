@@ -30,7 +30,6 @@ from hpcrl.master.judge import Situation, judge
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.numerics import Computing, devices, expected_memory
-from hpcrl.master.pace import Pace
 from hpcrl.master.reactor import QUICK_TICK_MS, TICK_MS, Reactor, Report
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.script_driver import ScriptDriver
@@ -269,7 +268,7 @@ class Attempt:
                 self._joining.order or self._settings.until_closed
             )
             if self._nodes.is_elastic:
-                self._look_beyond(driver.pace, steps)
+                self._look_beyond(driver, steps)
             self._watch_the_end(driver)
             self._tell_stalls()
             driver.advance()
@@ -293,13 +292,13 @@ class Attempt:
         why = f"the script as it was fails in step {aside.step}, and what this had recorded is set aside"
         return Ending("changed", ExitCode.REQUEUE, f"{why}: {ending.reason}")
 
-    def _look_beyond(self, pace: Pace, steps: int) -> None:
+    def _look_beyond(self, driver: Driver, steps: int) -> None:
         """What becomes of nodes without a place, and of those that are missing."""
         self._nodes.poll()
-        step_s = pace.step_s
-        left_s = math.inf if step_s is None else min(self._watch.time_left_s(), (steps - pace.newest) * step_s)
+        step_s, newest = driver.pace.step_s, driver.pace.newest
+        left_s = math.inf if step_s is None else min(self._watch.time_left_s(), (steps - newest) * step_s)
         if not self.situation().told_to_go:
-            self._joining.weigh(step_s, left_s)
+            self._joining.weigh(step_s, left_s, keeps_order=driver.lag > 0)
 
     def _watch_the_end(self, driver: Driver) -> None:
         """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
@@ -383,6 +382,8 @@ class Attempt:
     def _stop(self, ending: Ending) -> Ending:
         """The attempt was told to go, or began no work: it ends in good order, and so do the nodes that leave."""
         self._files.append([Stopped(ending.reason)])
+        if ending.state == "grown":
+            self._growth.handed_over()
         for node in ending.leaving:
             if self._plan is not None:
                 for rank in self._plan.ranks_on(node):

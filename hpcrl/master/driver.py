@@ -82,7 +82,8 @@ class Driver(ABC):
         may_change: Callable[[Task], bool] | None = None,
     ) -> None:
         self.opens_steps = True
-        """Where it may not, the attempt rests once the open steps are closed and the last one is saved."""
+        """Where it may not, the attempt rests once the open steps are closed and the last one is saved. Without a `lag`
+        steps may open again; with one, changes no longer wait for what later steps would read."""
         self.pace = Pace(around.clock)
         self._attempt = attempt
         self._plan = plan
@@ -103,6 +104,11 @@ class Driver(ABC):
     @abstractmethod
     def _go_on(self) -> None:
         """Open steps, and make known what is to be done in them, as far as that is known; calls may be sent."""
+
+    @property
+    @abstractmethod
+    def lag(self) -> int:
+        """By how many changes a call may read older parameters."""
 
     def _decide(self) -> bool:
         """Whether lines that were just written have led to new units."""
@@ -131,6 +137,7 @@ class Driver(ABC):
     # ── what the master asks ──────────────────────────────────────────────────────────────────────────────────────────
     def advance(self) -> None:
         """Open and send what is ready, write what is recordable, finish what is whole."""
+        self._last_is_saved &= self._ends
         self._send()
         self._begin_writing()
         if self.is_writing:
@@ -364,8 +371,8 @@ class Driver(ABC):
             self._around.send(rank, order)
 
     def _save_last(self) -> None:
-        """Once: save the last state of all roles that change, unless it is there. A run that is done exports those that
-        are trained."""
+        """Once, unless steps open again: save the last state of all roles that change, if it is not there. A run that
+        is done exports those that are trained."""
         if self._last_is_saved:
             return
         self._last_is_saved = True

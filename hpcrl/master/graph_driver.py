@@ -47,6 +47,10 @@ class GraphDriver(Driver):
         if self._ends or (self._source.schedule.waits_for_metrics and not self._behind):
             self._readiness.end()
 
+    @property
+    def lag(self) -> int:
+        return self._behind
+
     def _supports_cut(self, step: int) -> bool:
         return self._readiness.supports_cut(step)
 

@@ -6,7 +6,7 @@ that saves until the run or its allocation is over is more than what a new attem
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +59,7 @@ def grows(known: Prospect) -> Decision | None:
         return _not_yet("no step of this attempt has closed yet")
     wait_s = known.grow_every_s - known.since_grown_s
     if wait_s > 0:
-        limit = f"the run grew less than cluster.grow_every_s = {known.grow_every_s:g} s ago"
+        limit = f"the run grew, or was to grow, less than cluster.grow_every_s = {known.grow_every_s:g} s ago"
         return _not_yet(limit, f"{limit}; {math.ceil(wait_s)} s are left")
     if known.ratio is None:
         return _not_yet("what it would save is being reckoned")
@@ -85,8 +85,12 @@ def since_grown_s(run: RunDirectory, cluster: ClusterConfig, now: float) -> floa
     return math.inf if grown is None else max(0.0, now - grown)
 
 
+def _nodes(numbers: Sequence[int]) -> str:
+    return f"node{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
 class Growth:
-    """Of one master: when it grew, what its attempts cost to start, what is expected of more nodes."""
+    """Of one master: when it grew or was to, what its attempts cost to start, what is expected of more nodes."""
 
     def __init__(
         self,
@@ -118,6 +122,10 @@ class Growth:
         """The attempt that begins has another number of nodes than the last."""
         if nodes.nodes > nodes.before:
             self._grown = self._clock()
+
+    def handed_over(self) -> None:
+        """An attempt has ended so that the run can grow, whoever is still there when the next one begins."""
+        self._grown = self._clock()
 
     def decide(self, nodes: int, spare: int, step_s: float | None, left_s: float) -> Decision | None:
         """Whether so many spare nodes join those of the attempt now."""
@@ -154,9 +162,12 @@ class Joining:
         self._note = note
         self._told: tuple[tuple[int, ...], str] = (), ""
 
-    def weigh(self, step_s: float | None, left_s: float) -> None:
-        """`left_s` is how long the run will take on the nodes that it has, if its allocation does not end before."""
+    def weigh(self, step_s: float | None, left_s: float, keeps_order: bool = False) -> None:
+        """`left_s` is how long the run will take on the nodes that it has, if its allocation does not end before;
+        `keeps_order` whether no further step may open once the open ones are being finished."""
         members = self._reactor.members
+        if self.order and not keeps_order:
+            self._withdraw_if_gone()
         if self.order or members.seats is None or not members.spare:
             return
         self._send_away_unfit(sorted(members.seats), members.spare)
@@ -168,8 +179,14 @@ class Joining:
             self._told = spare, decision.waits
             self._note(GrowthWeighed(spare, decision.joins, decision.why))
         if decision.joins:
-            nodes = ", ".join(map(str, spare))
-            self.order = f"node{'s' if len(spare) > 1 else ''} {nodes} can join: {decision.why}"
+            self.order = f"{_nodes(spare)} can join: {decision.why}"
+
+    def _withdraw_if_gone(self) -> None:
+        """The order, once one of its nodes is gone: steps open again, and those that are left are weighed anew."""
+        ordered, spare = self._told[0], tuple(self._reactor.members.spare)
+        if gone := [node for node in ordered if node not in spare]:
+            self.order, self._told = "", ((), "")
+            self._note(GrowthWeighed(spare, False, f"{_nodes(gone)} left before the open steps were finished"))
 
     def _send_away_unfit(self, seats: list[int], spare: list[int]) -> None:
         """What no attempt could use is let go, and not started again."""

@@ -135,7 +135,8 @@ def _line(what: str, broken: BrokenOperation) -> Broken:
 def _told_to_go(known: Situation) -> Ending | None:
     """The ending that was asked for: by a user (never requeued) or by the system (requeue).
 
-    Where only some nodes are to go, and others come in their place, those that stay begin the next attempt.
+    Where only some nodes are to go, and others come in their place, those that stay begin the next attempt. Where none
+    come, all nodes are one job, and who takes one of them takes all.
     """
     why = known.told_to_go
     if not why:

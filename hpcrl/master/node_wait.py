@@ -150,13 +150,13 @@ class NodeWait:
         """Whether those that are missing are waited for no longer; if they are, they are seen to."""
         missing = self._members.missing
         self._look_for_notices(missing)
+        self._watch.poll(missing, waits_s=self._waits_s)
         least, here = self._cluster.least_nodes, len(self._members.agents)
         if here + len(missing) - len(self._hopeless(missing)) < least:
             return self._too_few(missing)
         if here < least and self._since is not None and self._clock() - self._since > self._limit_s:
             why = self._why_incomplete(missing)
             return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)
-        self._watch.poll(missing, waits_s=self._waits_s)
         return None
 
     @property
@@ -218,19 +218,21 @@ class NodeWait:
 
     @property
     def _replace_s(self) -> float:
-        """How long to wait for a node in the place of another."""
-        return self._cluster.replace_timeout_s if self.replaces_nodes else 0.0
+        """How long to wait for a node in the place of another. Where none comes, the lost one's agent may still live,
+        and looks for its master for so long."""
+        return self._cluster.replace_timeout_s if self.replaces_nodes else self._cluster.orphan_timeout_s
 
     @property
     def _limit_s(self) -> float:
-        """How long to wait where there are too few nodes: at first, later for one in the place of another."""
+        """How long to wait where there are too few nodes: at first, later for one that was lost."""
         return self._replace_s if self._was_complete else self._cluster.start_timeout_s
 
     def _why_incomplete(self, missing: Collection[int]) -> str:
         most, nodes, patience_s = self._members.nodes, self._cluster.nodes, self._limit_s
-        if patience_s == 0.0:
+        if self._was_complete and not self.replaces_nodes:
             left = f"{most - len(missing)} of {nodes} nodes are left, missing: {list(missing)}"
-            return f"{left}; nobody starts them again here. {self._advice}"
+            silent = f"nothing was heard of them within cluster.orphan_timeout_s = {patience_s:g} s"
+            return f"{left}; {silent}, and nobody starts them again here. {self._advice}"
         said = [f"{most - len(missing)} of {nodes} nodes came within {patience_s:g} s, missing: {list(missing)}"]
         said += [f"node {node}: {absence.what}" for node, absence in self._watch.absences.items()]
         said += [verdict.reason for node, verdict in self._left.items() if node in missing]

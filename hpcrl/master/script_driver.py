@@ -239,6 +239,10 @@ class ScriptDriver(Driver):
         """Steps that an older attempt has opened are to be gone through."""
         return super()._all_closed and not self._left and all(turn.is_over for turn in self._turns.values())
 
+    @property
+    def lag(self) -> int:
+        return self._ahead.lag
+
     def _supports_cut(self, step: int) -> bool:
         """A turn begins when all of the one before is executed: only who prepares one ahead reads what is older."""
         return self._ahead.supports_cut(step, self._ends)
@@ -351,8 +355,7 @@ class ScriptDriver(Driver):
         self._around.fault("master.once")
         assert turn.outside is not None and turn.outside.is_begun, "it was told to do this"
         asked = turn.outside.asked
-        settings = self._plan.settings
-        line = Once(turn.step, asked.number, asked.call, asked.arguments, done.result, settings, asked.at)
+        line = Once(turn.step, asked.number, asked.call, asked.arguments, done.result, self._plan.settings, asked.at)
         turn.lines = self._steps.follow(line)
         turn.unexecuted[line.number] = set()
         turn.did(line)
@@ -377,8 +380,7 @@ class ScriptDriver(Driver):
                 self._note_recorded(line)
 
     def _may_record(self, unit: Unit) -> bool:
-        turn = self._turns.get(unit.step)
-        return turn is None or turn.may_record(unit)
+        return (turn := self._turns.get(unit.step)) is None or turn.may_record(unit)
 
     def _note_recorded(self, line: Line) -> None:
         if (turn := self._turns.get(line.step)) is not None:

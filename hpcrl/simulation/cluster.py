@@ -73,6 +73,8 @@ class Node:
     agent: bytes = b""
     """Its identity; empty while it is not there."""
     workers: dict[int, Worker] = field(default_factory=dict)
+    disk: float = 1.0
+    """How many times as long as usual its workers read and write."""
 
     def is_there(self) -> bool:
         return bool(self.agent)
@@ -81,7 +83,7 @@ class Node:
 class Cluster:
     """Of a run, through all of its attempts. `restless` says whether the master looks at its clock again and again.
 
-    Nodes that are queued wait for their turn each, or `together` for all of them.
+    Nodes that are queued wait for their turn each, or `together` for all of them: then one that is gone comes with all.
     """
 
     address = "a simulation"
@@ -103,7 +105,8 @@ class Cluster:
         self._mail = Post(Mail(self._arrive, clock), Mail(_told, clock), {})
         self._world: World | None = None
         self._at_step: dict[int, list[Callable[[], None]]] = defaultdict(list)
-        self._speeds: dict[int, Speed] = defaultdict(Speed)
+        self._slow: dict[int, float] = {}
+        """Worker → how many times as long as usual its calls last."""
         self._heard_ns = 0
         self._felt: dict[Happening, bool] = {}
         """Those whose moment has come → whether it found whom it is about."""
@@ -146,11 +149,9 @@ class Cluster:
     def begin(self, seed: int) -> None:
         """Plan what disturbs the run, and have all nodes come once their jobs have waited for their turn."""
         what, clock = self._disturbances, self._clock
-        for worker in what.slow:
-            self._speeds[worker.number].calls = worker.factor
+        self._slow = {worker.number: worker.factor for worker in what.slow}
         for node in what.slow_disk:
-            for slot in range(self._slots):
-                self._speeds[node.number * self._slots + slot].disk = node.factor
+            self._nodes[node.number].disk = node.factor
         for lost in what.lost:
             self._plan(lost, partial(self._lose, lost.node))
         for killed in what.killed:
@@ -241,9 +242,13 @@ class Cluster:
         node.agent = b""
 
     def _replace(self, node: Node) -> None:
-        """It leaves, and another comes in its place."""
+        """It leaves, and another can come in its place: of itself, or once all are queued again."""
         self._leave(node)
-        self._expect(node, self._clock.now_ns + round(self._disturbances.replaced_s * SECOND_NS))
+        moment_ns = self._clock.now_ns + round(self._disturbances.replaced_s * SECOND_NS)
+        if self._together:
+            node.due_ns = moment_ns
+        else:
+            self._expect(node, moment_ns)
 
     def _lose(self, number: int) -> bool:
         """Whether it was there."""
@@ -291,7 +296,8 @@ class Cluster:
         if node.agent != agent or told.attempt != self._attempt or self._world is None:
             return
         for rank in told.ranks:
-            worker = node.workers[rank] = Worker(rank, self._world, self._speeds[rank])
+            speed = Speed(self._slow.get(rank, 1.0), node.disk)
+            worker = node.workers[rank] = Worker(rank, self._world, speed)
             self.orders[-1][rank] = worker.order
             self._mail.hear[worker.identity] = worker.hear
             hello = WorkerHello(told.attempt, rank, rank, f"worker-{rank}", "", "simulated", "simulated")

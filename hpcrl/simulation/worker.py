@@ -75,7 +75,7 @@ class Together:
                 worker.ended(job, self, (self.end_ns - begun_ns) / SECOND_NS)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Speed:
     """How many times as long as usual a worker's calls last, and what it writes."""
 

@@ -14,7 +14,7 @@ from support.chaos import create_run, toy_experiment
 from support.faults import Strike
 from support.kills import KillAt, Recorder, in_child
 
-from hpcrl.agent.housekeeper import Housekeeper, Housework, keep_house
+from hpcrl.agent.housekeeper import Housekeeper, Housework, keep_house, patience_s
 from hpcrl.agent.zygote import Work, Zygote
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.exclusive import AlreadyPublishedError
@@ -101,7 +101,7 @@ def started(run: RunDirectory, tmp_path: Path) -> Iterator[Callable[[str], House
         strike = Strike(tmp_path, "strike", "housekeeper-0", "chore.begin", what)
         work = Work(lambda _: 1, lambda args, channel: keep_house(args, channel, strike))
         zygotes.append(Zygote(("hpcrl.workers.toy:ToyHost",), work))
-        return Housekeeper(zygotes[-1], run, 0, heartbeat_s=0.05, lost_after_s=0.5)
+        return Housekeeper(zygotes[-1], run, 0, heartbeat_s=0.05, patience_s=0.5)
 
     yield start
     for zygote in zygotes:
@@ -136,6 +136,10 @@ def test_one_that_ends_or_gives_no_sign_of_life_is_told_of_and_the_next_process_
     assert os.getpriority(os.PRIO_PROCESS, own.pid) > os.getpriority(os.PRIO_PROCESS, 0)
     assert keeper._zygote.pids() == {}, "it is no worker"
     keeper.close()
+
+
+def test_one_that_gets_no_cpu_for_longer_than_others_may_be_silent_is_not_taken_to_hang() -> None:
+    assert patience_s(0.8) == 30.0 and patience_s(9.0) == 90.0
 
 
 def test_of_an_older_attempt_nothing_is_told(run: RunDirectory, started: Callable[[str], Housekeeper]) -> None:

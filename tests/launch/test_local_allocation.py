@@ -23,7 +23,9 @@ def test_of_missing_agents_those_that_were_killed_are_named(tmp_path: Path) -> N
             agent.kill()
             agent.wait()
         (node, absence), *others = allocation.replace_missing(missing).items()
-        assert (node, absence.standing, others) == (1, "ended", []) and "agent-1 ended" in absence.what
+        assert (node, absence.standing, others) == (1, "ended", [])
+        assert absence.what.startswith("agent-1 ended before it met the master (killed?)")
+        assert allocation.replace_missing({1: (0, 0)})[1].what.startswith("agent-1 ended (killed?)")
     finally:
         for agent in agents:
             agent.kill()

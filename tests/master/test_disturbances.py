@@ -20,6 +20,7 @@ from support.chaos import (
     started_twice,
     toy_experiment,
     wait_until,
+    waking,
 )
 from support.cluster import alive_of, children_of, is_alive, no_fault
 from support.covering import covering
@@ -272,6 +273,21 @@ def test_a_node_that_slept_while_the_run_went_on_elsewhere_changes_nothing(folde
     assert 999 not in old.wait(90).values()
     assert remains(run) == undisturbed
     assert alive_of(run.root) == []
+
+
+@pytest.mark.parametrize("who", ["agent-1", "master"])
+def test_who_was_silent_for_a_while_is_in_the_next_attempt_of_the_same_jobs(
+    folder: Path, undisturbed: Remains, who: str
+) -> None:
+    """Where nobody starts a lost node again: its agent is alive, and comes back."""
+    here = {"nodes": 2, "workers_per_node": 1, "lost_after_s": 2.0, "orphan_timeout_s": 30.0, "start_timeout_s": 60.0}
+    run = create_run(folder / "run", toy_experiment(delay_s=0.05, **here))
+    strike = Strike(folder, "sleep", "master", "journal.after", "STOP", who if who != "master" else "self", nth=9)
+    jobs = begin(run, "first", strike, nodes=2)
+    with waking(run, lambda: [jobs.pid(who)] if strike.marker.exists() else []):
+        assert jobs.wait(90) == {"master": 0, "agent-0": 0, "agent-1": 0}, outputs(run)
+    assert len(run.numbers()) >= 2, "nobody was missed: the test tests nothing"
+    assert remains(run) == undisturbed
 
 
 def test_a_frozen_worker_is_replaced_within_the_job(folder: Path, undisturbed: Remains) -> None:

@@ -31,7 +31,10 @@ KNOWN = Prospect(
     [
         ({}, ""),
         ({"step_s": None}, "no step of this attempt has closed yet"),
-        ({"since_grown_s": 599.0}, "the run grew less than cluster.grow_every_s = 600 s ago; 1 s are left"),
+        (
+            {"since_grown_s": 599.0},
+            "the run grew, or was to grow, less than cluster.grow_every_s = 600 s ago; 1 s are left",
+        ),
         ({"ratio": None}, "what it would save is being reckoned"),
         ({"left_s": 199.0}, "on 3 nodes the run would save about 60 s of the 199 s that are left"),
         ({"left_s": 201.0}, ""),
@@ -91,3 +94,53 @@ def test_what_no_attempt_could_use_is_let_go_and_what_others_wait_for_is_told_on
     joining.weigh(1.0, 100.0)
     assert noted[-1].joins and noted[-1].spare == (3,)
     assert joining.order.startswith("node 3 can join: the open steps are finished first, then the run continues on 2")
+
+
+def joins(spare: tuple[int, ...] = (2, 3)) -> tuple[Reactor, list[Any], Growth, Joining]:
+    """Where these nodes are to join those of an attempt on nodes 0 and 1."""
+    reactor, noted, experiment = Reactor(), list[Any](), toy_experiment(nodes="1-4", grow_every_s=100.0)
+    growth = Growth(experiment, now, lambda: 0.0)
+    joining = Joining(growth, reactor, noted.append)  # type: ignore[arg-type]
+    reactor.members.seats = frozenset({0, 1})
+    for node in (0, 1, *spare):
+        reactor.members.agent(b"agent%d" % node, AgentHello(node, "host", 1, node, devices=(f"GPU-{node}",)))
+    joining.weigh(1.0, 100.0)
+    assert joining.order and noted[-1].joins and noted[-1].spare == spare
+    return reactor, noted, growth, joining
+
+
+def test_an_order_is_withdrawn_once_one_of_its_nodes_has_left_and_the_others_are_weighed_anew() -> None:
+    reactor, noted, _, joining = joins()
+    before = joining.order
+    reactor.members.dismiss(3)
+    joining.weigh(1.0, 100.0)
+    assert noted[-2] == GrowthWeighed((2,), False, "node 3 left before the open steps were finished")
+    assert noted[-1].joins and noted[-1].spare == (2,)
+    assert joining.order.startswith("node 2 can join") and joining.order != before
+    reactor.members.dismiss(2)
+    joining.weigh(1.0, 100.0)
+    assert not joining.order and not noted[-1].joins and noted[-1].spare == ()
+    told = len(noted)
+    joining.weigh(1.0, 100.0)
+    assert len(noted) == told and not joining.order
+    reactor.members.agent(b"again", AgentHello(2, "host", 1, 5, devices=("GPU-2",)))
+    joining.weigh(1.0, 100.0)
+    assert joining.order and noted[-1].joins, "it has come again"
+
+
+def test_an_order_stays_where_no_step_may_open_again_and_where_its_nodes_do() -> None:
+    reactor, noted, _, joining = joins((2,))
+    order, told = joining.order, len(noted)
+    reactor.members.agent(b"agent3", AgentHello(3, "host", 1, 3, devices=("GPU-3",)))
+    joining.weigh(1.0, 100.0)
+    assert joining.order == order and len(noted) == told, "who comes meanwhile joins too"
+    reactor.members.dismiss(2)
+    joining.weigh(1.0, 100.0, keeps_order=True)
+    assert joining.order == order and len(noted) == told
+
+
+def test_an_attempt_that_ended_to_grow_counts_also_if_nobody_joins() -> None:
+    _, _, growth, _ = joins()
+    growth.handed_over()
+    decision = growth.decide(2, 1, 1.0, 100.0)
+    assert decision is not None and not decision.joins and "was to grow, less than" in decision.why

@@ -8,33 +8,99 @@ import pytest
 from support.allocations import Lacks
 from support.chaos import create_run, toy_experiment
 
+from hpcrl.durable.notices import leave_notice
+from hpcrl.durable.records import Verdict
+from hpcrl.errors import ExitCode
 from hpcrl.events import Event, NodesMissing
 from hpcrl.master.allocation import Absence, AllocationWatch
+from hpcrl.master.ending import Ending
 from hpcrl.master.meeting_point import RunMeetingPoint
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import Muster, NodeWait, may_begin
 from hpcrl.wire.messages import AgentHello
 
 
-def test_where_nobody_starts_a_lost_node_again_no_limit_is_blamed(tmp_path: Path) -> None:
-    run, now = create_run(tmp_path / "run", toy_experiment(nodes=2)), [0.0]
-    members = Members(2, 10.0, lambda: now[0])
-    watch = AllocationWatch(None, lambda event: None, lambda: now[0])
-    nodes = NodeWait(
-        RunMeetingPoint(run, "first"), toy_experiment(nodes=2).cluster, False, members, watch, lambda: now[0]
-    )
-    nodes.begin(0, "tcp://master")
-    for node in range(2):
-        members.agent(b"agent%d" % node, AgentHello(node, "host", 2, node))
-    assert nodes.is_complete()
-    members.dismiss(1)
-    assert not nodes.is_complete()
-    now[0] += 0.1
-    ending = nodes.given_up()
-    assert ending is not None and ending.state == "incomplete"
+class Alone:
+    """Two nodes that nobody replaces, on a clock of the test's own; a lost agent that lives comes back within 30 s."""
+
+    def __init__(self, folder: Path, nodes: int | str = 2, allocation: Any = None) -> None:
+        run = create_run(folder / "run", toy_experiment(nodes=nodes))
+        cluster = toy_experiment(nodes=nodes, orphan_timeout_s=30.0, start_timeout_s=300.0).cluster
+        self.now = 0.0
+        self.run, clock = run, lambda: self.now
+        self.members = Members(2, 10.0, clock)
+        watch = AllocationWatch(allocation, lambda event: None, clock, clock, at_once)
+        self.wait = NodeWait(RunMeetingPoint(run, "first"), cluster, False, self.members, watch, clock)
+        self.wait.begin(0, "tcp://master")
+
+    def comes(self, *nodes: int) -> None:
+        for node in nodes:
+            self.members.agent(b"agent%d" % node, AgentHello(node, "host", 2, node))
+
+    def after(self, seconds: float) -> tuple[bool, Ending | None]:
+        """Whether the attempt may begin then, and else whether it is given up."""
+        self.now += seconds
+        begins = self.wait.is_complete()
+        return begins, None if begins else self.wait.given_up()
+
+
+def test_where_nobody_replaces_a_lost_node_its_agent_may_come_back_for_a_while(tmp_path: Path) -> None:
+    nodes = Alone(tmp_path)
+    nodes.comes(0, 1)
+    assert nodes.after(0.0) == (True, None)
+    nodes.members.dismiss(1)
+    for seconds in (0.0, 0.1, 29.0):
+        assert nodes.after(seconds) == (False, None), "it may only have been silent"
+    nodes.comes(1)
+    assert nodes.after(0.0) == (True, None)
+    nodes.members.dismiss(1)
+    assert nodes.after(0.0) == nodes.after(30.0) == (False, None)
+    _, ending = nodes.after(0.1)
+    assert ending is not None and (ending.state, ending.exit_code) == ("incomplete", ExitCode.REQUEUE)
     assert ending.reason.startswith(
-        "1 of 2 nodes are left, missing: [1]; nobody starts them again here. `hpcrl resume "
+        "1 of 2 nodes are left, missing: [1]; nothing was heard of them within cluster.orphan_timeout_s = 30 s, and "
+        "nobody starts them again here. `hpcrl resume "
     )
+
+
+@pytest.mark.parametrize("nodes", [2, "1-2"])
+@pytest.mark.parametrize("by", ["the allocation", "a notice"])
+def test_a_lost_node_that_is_known_to_be_gone_is_not_waited_for(tmp_path: Path, by: str, nodes: int | str) -> None:
+    lost = Alone(tmp_path, nodes, Lacks(Absence("ended", "agent-1 ended")) if by == "the allocation" else None)
+    lost.comes(0, 1)
+    assert lost.after(0.0) == (True, None)
+    lost.members.dismiss(1)
+    if by == "a notice":
+        leave_notice(
+            lost.run, "first", 1, (0, 0), Verdict(None, "failed", 75, "agent-1 ended", "agent-1", None, None, 1.0)
+        )
+    begins, ending = lost.after(0.0)
+    while not begins and ending is None:
+        begins, ending = lost.after(0.1)
+    assert lost.now < 6.0
+    if nodes == "1-2":
+        assert begins and lost.wait.seats() == (0,)
+    else:
+        assert ending is not None and (ending.state, ending.exit_code) == ("incomplete", ExitCode.REQUEUE)
+        assert "agent-1 ended" in ending.reason
+
+
+def test_of_a_range_the_run_continues_on_what_is_left_once_a_lost_agent_is_waited_for_no_longer(tmp_path: Path) -> None:
+    nodes = Alone(tmp_path, "1-2")
+    nodes.comes(0, 1)
+    assert nodes.after(0.0) == (True, None)
+    nodes.members.dismiss(1)
+    assert nodes.after(0.0) == nodes.after(29.9) == (False, None)
+    assert nodes.after(0.1) == (True, None) and nodes.wait.seats() == (0,)
+
+
+def test_an_answer_that_is_there_is_read_before_a_limit_is_judged(tmp_path: Path) -> None:
+    """Also where the master was held up meanwhile for longer than the limit."""
+    nodes = Alone(tmp_path, allocation=Lacks(Absence("queued", "job 7_1 is pending")))
+    nodes.comes(0)
+    assert nodes.after(0.0) == (False, None)
+    _, ending = nodes.after(301.0)
+    assert ending is not None and ending.state == "queued" and "node 1: job 7_1 is pending" in ending.reason
 
 
 @pytest.mark.parametrize(

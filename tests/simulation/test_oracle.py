@@ -73,7 +73,7 @@ def test_a_killed_worker_costs_the_same_attempts_reads_and_replays(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_killed_node_costs_the_same_attempts_reads_and_replays(tmp_path: Path) -> None:
-    experiment, killed = struck("chain", 8, lost_after_s=6.0)
+    experiment, killed = struck("chain", 8, lost_after_s=6.0, orphan_timeout_s=6.0)
     node = killed.rank // 4
     disturbed = Disturbances(lost=(NodeLost(node, When(killed.at_s)),))
     simulated = simulate(experiment, durations(experiment), rows(experiment), disturbed, replaces_nodes=False)

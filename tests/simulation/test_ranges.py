@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 from support.chaos import toy_experiment
+from support.lagging import ALGORITHM
 
 from hpcrl.config.model import PlacementConfig
+from hpcrl.durable.journal import Checkpointed
 from hpcrl.errors import ConfigurationError
 from hpcrl.master.stepping import open_data
 from hpcrl.placement.plan import Plan
+from hpcrl.recipes.algorithm import experiment_of
 from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.simulation.clock import SECOND_NS
-from hpcrl.simulation.disturbances import Disturbances, NodeLate, NodeLost, NodePreempted, When
+from hpcrl.simulation.disturbances import Disturbances, NodeLate, NodeLost, NodePreempted, Slowed, When
 from hpcrl.simulation.durations import Durations
 from hpcrl.simulation.rows import Rows
 from hpcrl.simulation.simulate import Simulated, simulate
@@ -64,7 +67,21 @@ def test_a_lost_node_that_nobody_replaces_in_time_shrinks_the_run_and_one_that_c
     quick = simulated(ranged("1-3"), Disturbances(lost=lost, replaced_s=5.0))
     assert attempts(quick) == [(3, "lost"), (3, "done")]
     alone = simulated(ranged("1-3"), Disturbances(lost=lost, replaced_s=5.0), replaces_nodes=False)
-    assert attempts(alone)[:2] == [(3, "lost"), (2, "grown")]
+    assert attempts(alone) == [(3, "lost"), (2, "done")], "nobody comes in the place of one that is lost"
+
+
+def test_where_nobody_replaces_a_lost_node_it_is_back_once_all_are_queued_again() -> None:
+    lost = (NodeLost(1, When(step=10)),)
+    of_range = simulated(ranged("1-3"), Disturbances(lost=lost, wall_time_s=200.0), replaces_nodes=False)
+    assert attempts(of_range) == [(3, "lost"), (2, "preempted"), (3, "done")]
+    fixed = simulated(ranged("3-3"), Disturbances(lost=lost, replaced_s=5.0), replaces_nodes=False)
+    assert [state for _, state in attempts(fixed)] == ["lost", "incomplete", "done"]
+    assert closed(of_range) == closed(fixed) == [*range(1, 61)]
+
+
+def test_where_nobody_replaces_a_node_that_is_told_to_go_all_are_queued_again() -> None:
+    told = Disturbances(preempted=(NodePreempted(1, When(step=5), 20.0),))
+    assert attempts(simulated(ranged("1-3"), told, replaces_nodes=False)) == [(3, "preempted"), (3, "done")]
 
 
 def test_it_grows_no_more_often_than_the_settings_let_it_and_not_for_nothing() -> None:
@@ -75,6 +92,39 @@ def test_it_grows_no_more_often_than_the_settings_let_it_and_not_for_nothing() -
     assert [nodes for nodes, _ in attempts(seldom)] == [1, 2]
     end = simulated(ranged("1-3", steps=6), Disturbances(late=(NodeLate(1, 80.0), NodeLate(2, 90.0))), load_s=60)
     assert attempts(end)[-1] == (1, "done"), "what is left is less than a new attempt costs"
+
+
+def comes_and_goes(node: int, times: int = 30, every_s: int = 40, stays_s: int = 5) -> Disturbances:
+    """It comes every so often, and is told to go a little later."""
+    told = tuple(NodePreempted(node, When(seconds=100.0 + every_s * i + stays_s), 0.0) for i in range(times))
+    return Disturbances(late=(NodeLate(node, 100.0),), preempted=told, replaced_s=every_s - stays_s)
+
+
+@pytest.mark.parametrize("stays_s", [1, 3, 5])
+def test_a_node_that_leaves_before_the_open_steps_are_finished_costs_no_attempt(stays_s: int) -> None:
+    found = simulated(ranged("2-3", steps=30), comes_and_goes(2, stays_s=stays_s))
+    assert attempts(found) == [(2, "done")] and closed(found) == [*range(1, 31)]
+    told = [event for event in found.events if isinstance(event, Checkpointed)]
+    assert told[-1].step == 30, "the last step is saved, whatever was saved before steps opened again"
+
+
+def test_where_steps_lag_behind_a_node_that_leaves_costs_one_attempt_in_grow_every_s() -> None:
+    """No step may open any more once changes no longer wait for it: the attempt ends, and counts."""
+    lagging = experiment_of(ALGORITHM)(**vars(ranged("2-3", 30, grow_every_s=1e6)) | {"algorithm": ALGORITHM})
+    found = simulated(lagging, comes_and_goes(2))
+    assert attempts(found) == [(2, "grown"), (2, "done")] and closed(found) == [*range(1, 31)]
+
+
+def test_a_slow_disk_is_its_nodes_whatever_the_workers_numbers_are() -> None:
+    """On nodes 0 and 2 worker 1 is on node 2."""
+
+    def seconds(*slow: int) -> float:
+        disks = tuple(Slowed(node, 30.0) for node in slow)
+        found = simulated(ranged("2-3", steps=3), Disturbances(slow_disk=disks, late=(NodeLate(1, 1e4),)))
+        assert attempts(found) == [(2, "done")]
+        return found.seconds
+
+    assert seconds(1) == seconds() < seconds(2) - 20.0
 
 
 def test_a_preempted_node_and_the_least_number() -> None:

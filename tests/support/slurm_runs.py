@@ -40,6 +40,7 @@ def toy_values(partition: str, **cluster: Any) -> dict[str, Any]:
             "heartbeat_s": 0.2,
             "lost_after_s": 3.0,
             "start_timeout_s": 60.0,
+            "orphan_timeout_s": 10.0,
             "replace_timeout_s": 90.0,
             "grace_s": 3.0,
             "slurm": {
