@@ -632,12 +632,12 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["ppo.overlong_buffer=16"],
     ),
     (
-        "recipes/policy.py: Set control.stop_when or {}.{}.",
+        "recipes/check.py: Set control.stop_when or {}.",
         ["control.stop_when=actor_train/entropy < 1"],
         ["ppo.entropy_coef=0.01"],
     ),
     (
-        "recipes/policy.py: Set control.stop_when or {}.{}.",
+        "recipes/check.py: Set control.stop_when or {}.",
         ["control.stop_when=actor_train/kl > 1", "ppo.kl.mode=none"],
         ["control.stop_when=actor_train/loss < 0"],
     ),

@@ -1,15 +1,35 @@
-"""The rows that a rehearsed script has computed, in a file: the second rehearsal reads them, as a resumed run does."""
+"""The rows that a rehearsed script has computed, in a file, which the second rehearsal reads as a resumed run does; and
+their digests."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from hpcrl.data.samples import SequenceSample
 
 Computed = Mapping[tuple[int, str], SequenceSample]
 """(step, call as asked for) → its rows, by keys of the graph."""
+
+
+class RowsComputed(msgspec.Struct, frozen=True, tag=True):
+    """A call of the script's own has made these: key → digest."""
+
+    step: int
+    call: str
+    digests: dict[str, str]
+    at: str = ""
+
+
+def digests_of(made: SequenceSample) -> dict[str, str]:
+    """By key of the graph."""
+    return {
+        key: hashlib.blake2b(made.data[key].tobytes() + repr(made.length(key)).encode(), digest_size=16).hexdigest()
+        for key in made.keys
+    }
 
 
 def write_computed(file: Path, computed: Computed) -> None:

@@ -1,9 +1,9 @@
-"""The rehearsal of a script, before its run is submitted: three turns on made-up rows, and the last two once more.
+"""The rehearsal of a script, before its run is submitted: three turns on made-up rows, and two of them once more.
 
 The second time they begin, in another process, from the state that the first turn left: as after a kill. Another clock
 and another order of sets are there besides. A script that asks for something else then has kept something outside of
 `run.state`, and would lose it. One that has looked at a clock may ask for the same by luck, and is rehearsed again,
-with clocks that jump.
+with clocks that jump. Last it is rehearsed with no turn left: as after a kill that follows the last one.
 """
 
 import os
@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from hpcrl.config.experiment import ExperimentConfig, to_dict
+from hpcrl.controller.computed_rows import RowsComputed
 from hpcrl.controller.rehearse import ORDER, TRACE, Asked, Order, Trace
 from hpcrl.dataflow.graph import recipe_name
 from hpcrl.errors import ConfigurationError, Problem
@@ -38,10 +39,17 @@ KEEP = (
     "Keep all that lives from step to step in run.state, draw from run.rng(name), and bring sets into an order by "
     "sorted()."
 )
-
-
 RETURNED = "the script had returned"
-END = "A loop ends early by run.state or step.number; control.steps says how many steps a run has."
+OTHER = "made other rows"
+ADVICE = {
+    RETURNED: "A loop ends early by run.state or step.number; control.steps says how many steps a run has.",
+    OTHER: "A computation makes its rows of what it is given: rows, and arguments, a seed among them.",
+}
+"""What is advised besides, by what is said."""
+AFTER = (
+    "A script that is killed after its last step runs again without a step: after the loop, use run.state, not the "
+    "loop's variables."
+)
 
 
 def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator[str]:
@@ -66,12 +74,12 @@ def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator
 
 def _rehearsed(experiment: ExperimentConfig, turns: int, limit_s: float, computed: str) -> Trace:
     """Both rehearsals; what the script asked for in the first. Raises ConfigurationError."""
-    first = _traced(experiment, _order(experiment, 1, turns, "", 0, limit_s, computed))
+    first = _traced(experiment, _order(experiment, 1, turns, (), 0, limit_s, computed))
     ends = {it.step: it for it in first.asked if isinstance(it, TurnEnded)}
     if not ends:
         raise _refused(experiment, "it returned without a step.", "Loop over run.steps().")
     if 1 in ends and turns > 1:
-        order = partial(_order, experiment, 2, turns, ends[1].state, limit_s=limit_s, computed=computed)
+        order = partial(_order, experiment, 2, turns, (ends[1].state,), limit_s=limit_s, computed=computed)
         asked = _in_turns(first)
         _compare(experiment, turns, asked, _in_turns(_traced(experiment, order(1))))
         for number in JUMPING if first.looked else ():
@@ -79,7 +87,19 @@ def _rehearsed(experiment: ExperimentConfig, turns: int, limit_s: float, compute
             found = _in_turns(again)
             # Where it fails, a time limit of its own was over as soon as it began: it has asked for less.
             _compare(experiment, turns, asked[: len(found)] if again.error else asked, found)
+    _rehearse_none(experiment, ends, limit_s, computed)
     return first
+
+
+def _rehearse_none(experiment: ExperimentConfig, ends: Mapping[int, TurnEnded], limit_s: float, computed: str) -> None:
+    """What follows the loop, where no turn is left. Raises ConfigurationError where that fails."""
+    last = max(ends)
+    states = tuple(ends[step].state for step in sorted(ends))
+    trace = _answered(experiment, _order(experiment, last + 1, last, states, 1, limit_s, computed))
+    if trace.error:
+        raise _refused(
+            experiment, f"begun again after its last step, it {_failure(trace)}", "\n".join((*trace.advice, AFTER))
+        )
 
 
 def _in_turns(trace: Trace) -> list[Asked]:
@@ -94,7 +114,7 @@ def _compare(experiment: ExperimentConfig, turns: int, first: Sequence[Asked], a
             experiment,
             f"steps 2 to {turns}, made once more from the state after step 1, went another way. {what} "
             "Something lives outside run.state, or a clock or a set decides.",
-            f"{KEEP} {END}" if RETURNED in what else KEEP,
+            " ".join((KEEP, *(advice for words, advice in ADVICE.items() if words in what))),
         )
 
 
@@ -113,6 +133,8 @@ def _differs(one: Asked | None, two: Asked | None) -> str:
         return _calls_differ(one, two)
     if isinstance(one, OnceAsked) and isinstance(two, OnceAsked):
         return _onces_differ(one, two)
+    if isinstance(one, RowsComputed) and isinstance(two, RowsComputed):
+        return _rows_differ(one, two)
     assert isinstance(one, TurnEnded) and isinstance(two, TurnEnded)
     where = f"At the end of step {one.step}, {_places(one.at, two.at)},"
     if one.state != two.state:
@@ -148,6 +170,13 @@ def _onces_differ(one: OnceAsked, two: OnceAsked) -> str:
     return ""
 
 
+def _rows_differ(one: RowsComputed, two: RowsComputed) -> str:
+    """Of calls that were asked for alike."""
+    other = ", ".join(key for key in one.digests if one.digests[key] != two.digests.get(key))
+    where = f"In step {one.step}, {_places(one.at, two.at)},"
+    return f"{where} {one.call} {OTHER} of {other} the second time." if other else ""
+
+
 def _pair(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     """`["beta"] was 1, then 2`, of the first key that differs."""
     key = next(
@@ -161,6 +190,8 @@ def _said(it: Asked | None) -> str:
     match it:
         case CallAsked():
             return f"{it.at} asked for {it.call} in step {it.step}"
+        case RowsComputed():
+            return f"{it.at} computed {it.call} in step {it.step}"
         case OnceAsked():
             return f"{it.at} came to run.once({it.call}) in step {it.step}"
         case TurnEnded():
@@ -183,20 +214,29 @@ def _refused(experiment: ExperimentConfig, text: str, advice: str) -> Configurat
 
 
 def _order(
-    experiment: ExperimentConfig, first: int, last: int, state: str, number: int, limit_s: float, computed: str
+    experiment: ExperimentConfig,
+    first: int,
+    last: int,
+    states: tuple[str, ...],
+    number: int,
+    limit_s: float,
+    computed: str,
 ) -> Order:
-    return Order(to_dict(experiment), os.getpid(), first, last, state, number, limit_s, computed)
+    return Order(to_dict(experiment), os.getpid(), first, last, states, number, limit_s, computed)
 
 
 def _traced(experiment: ExperimentConfig, order: Order) -> Trace:
     """Rehearse these turns. Raises ConfigurationError where the script fails in them."""
     trace = _answered(experiment, order)
     if trace.error:
-        failed = trace.error.removeprefix("The script failed in ")
-        found = f"failed in {failed}" if failed != trace.error else f"failed:\n{trace.error}"
         made_up = "Its rows were made up" + _undone(trace)
-        raise _refused(experiment, f"{found}\n{made_up}", "\n".join((*trace.advice, OFF)))
+        raise _refused(experiment, f"{_failure(trace)}\n{made_up}", "\n".join((*trace.advice, OFF)))
     return trace
+
+
+def _failure(trace: Trace) -> str:
+    failed = trace.error.removeprefix("The script failed in ")
+    return f"failed in {failed}" if failed != trace.error else f"failed:\n{trace.error}"
 
 
 def _undone(trace: Trace) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from hpcrl.controller.clocks import Clocks
 from hpcrl.controller.computations import Computations
-from hpcrl.controller.computed_rows import read_computed, write_computed
+from hpcrl.controller.computed_rows import RowsComputed, read_computed, write_computed
 from hpcrl.controller.run import World, follow
 from hpcrl.controller.stand_in import StandIn
 from hpcrl.controller.user_code import keep_exits
@@ -27,20 +27,21 @@ from hpcrl.processes import die_with_parent
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
-Asked = CallAsked | OnceAsked | TurnEnded
+Asked = CallAsked | RowsComputed | OnceAsked | TurnEnded
 
 ORDER, TRACE = "order.json", "trace.msgpack"
 
 
 # ── submit → its rehearsal ────────────────────────────────────────────────────────────────────────────────────────────
 class Order(msgspec.Struct, frozen=True):
-    """Rehearse the turns from `first` to `last`, from the state after the one before."""
+    """Rehearse the turns from `first` to `last`, none where that is before the first."""
 
     experiment: dict[str, Any]
     parent: int
     first: int
     last: int
-    state: str
+    states: tuple[str, ...]
+    """Those after the turns before `first`, as far back as its script may need them; none: as a run begins."""
     number: int
     """Of the rehearsal: which clocks, and which order of sets, it has."""
     limit_s: float
@@ -92,8 +93,8 @@ def rehearse(order: Order) -> Trace:
         algorithm = algorithm_of(experiment)
         assert algorithm.script is not None
         computations = Computations(algorithm.forms(experiment))
-        recorded = read_computed(Path(order.computed), order.first) if order.state else {}
-        stand_in = StandIn(algorithm, experiment, computations, order.first, order.last, order.state, recorded)
+        recorded = read_computed(Path(order.computed), order.first) if order.states else {}
+        stand_in = StandIn(algorithm, experiment, computations, order.first, order.last, order.states, recorded)
         world = World(algorithm, plan_for(experiment), {0: experiment}, computations, rehearses=True)
         follow(algorithm.script, stand_in, world)
     except HpcrlError as error:
@@ -101,7 +102,7 @@ def rehearse(order: Order) -> Trace:
         for advice in error.advice:
             text = text.removesuffix(advice).rstrip()
         return Trace(_asked(stand_in), text, error.advice)
-    if not order.state:
+    if not order.states:
         write_computed(Path(order.computed), stand_in.computed)
     return Trace(_asked(stand_in))
 

@@ -104,6 +104,8 @@ class Algorithm(Generic[E]):
     """Setting → why changing it does nothing to a run that has trained."""
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Call → the statistics that it reports."""
+    uncomputed: Callable[[E], Mapping[str, str]] = lambda experiment: {}
+    """Metric, as CALL/STATISTIC → the setting, with its value, by which nothing computes it."""
     script: Callable[[Any, E], None] | None = None
     """(`hpcrl.controller.run.Run`, experiment): the loop over steps, which asks for calls of the recipe in any order,
     as often as it likes, or not at all. None: each step makes every call once, as the graph says."""
@@ -146,12 +148,13 @@ class Algorithm(Generic[E]):
         return frozenset(call.role for call in self.calls(experiment))
 
     def reported(self, experiment: E) -> Mapping[str, tuple[str, ...]]:
-        """Call → the statistics that it reports, those of the reward's components, of a judge and of pass@k with
-        them."""
+        """Call → the statistics that it reports under these settings, those of the reward's components, of a judge and
+        of pass@k with them."""
         rewards, drawn = sections_of(experiment, RewardConfig), sections_of(experiment, GenerationConfig)
         asked = sections_of(experiment, JudgeConfig)
         chances = [name for generation in drawn.values() for name in generation.evaluation.named_chances]
-        return {
+        uncomputed = self.uncomputed(experiment)
+        found = {
             call.name: (
                 *self.metrics.get(call.name, GENERATED if is_turn(call) else ()),
                 *(TALKED if call.role == ENVIRONMENT else ()),
@@ -161,6 +164,9 @@ class Algorithm(Generic[E]):
                 *(chances if call.method == JUDGE else ()),
             )
             for call in self.calls(experiment)
+        }
+        return {
+            call: tuple(name for name in names if f"{call}/{name}" not in uncomputed) for call, names in found.items()
         }
 
     def drop_limits(self, experiment: E) -> Mapping[str, DropLimit]:

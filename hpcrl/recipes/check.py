@@ -216,6 +216,14 @@ def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     algorithm = algorithm_of(experiment)
     if algorithm.script is not None and condition.call == SCRIPT:
         return  # what it logs is known where it does
+    if setting := algorithm.uncomputed(experiment).get(condition.metric):
+        knob = setting.partition(" = ")[0]
+        yield Problem(
+            ("control.stop_when", knob),
+            f"control.stop_when = {experiment.control.stop_when!r} never holds: with {setting} nothing computes it.",
+            f"Set control.stop_when or {knob}.",
+        )
+        return
     reported = dict(algorithm.reported(experiment))
     if condition.name in reported.get(condition.call, ()) or _is_of_routers(condition, algorithm, experiment):
         return

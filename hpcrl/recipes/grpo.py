@@ -46,5 +46,6 @@ ALGORITHM = Algorithm(
     check=policy.group_check,
     notices=policy.notices,
     without_effect=policy.without_effect,
+    uncomputed=policy.uncomputed,
     metrics=policy.METRICS,
 )

@@ -281,7 +281,6 @@ def check(experiment: PolicyExperiment) -> Iterator[Problem]:
         )
     yield from _kl_problems(name, policy.kl, samples)
     yield from _length_problems(name, policy, experiment.generation.max_new_tokens)
-    yield from _statistic_problems(name, experiment)
     yield from turn_problems(experiment.environment, experiment)
     groups = policy.filter_groups if isinstance(policy, GroupPolicyConfig) else FilterGroupsConfig()
     metric = None if groups.metric is None else f"{name}.filter_groups.metric"
@@ -358,20 +357,6 @@ def _length_problems(name: str, policy: PolicyConfig, longest: int) -> Iterator[
         )
 
 
-def _statistic_problems(name: str, experiment: PolicyExperiment) -> Iterator[Problem]:
-    """A condition on what nothing computes, which would never hold."""
-    policy, condition = policy_of(experiment), experiment.control.stop_when or ""
-    lacking = {"entropy": ("entropy_coef", policy.entropy_coef > 0), "kl": ("kl.mode", policy.kl.used)}
-    for statistic, (knob, there) in lacking.items():
-        if not there and condition.split()[:1] == [f"actor_train/{statistic}"]:
-            value = "none" if knob == "kl.mode" and policy.kl.mode == "none" else "0"
-            yield Problem(
-                ("control.stop_when", f"{name}.{knob}"),
-                f"control.stop_when = {condition!r} never holds: with {name}.{knob} = {value} nothing computes it.",
-                f"Set control.stop_when or {name}.{knob}.",
-            )
-
-
 def notices(experiment: PolicyExperiment) -> Iterator[str]:
     name, policy = section_of(experiment)
     yield from warm_up_notices(experiment, batch(experiment).updates, f" · {name}.minibatches · {name}.epochs")
@@ -388,3 +373,14 @@ def without_effect(experiment: PolicyExperiment) -> Mapping[str, str]:
     if not policy.kl.adaptive:
         return {}
     return {f"{name}.kl.coef": "it is the first value of an adaptive weight, which goes on from its recorded value"}
+
+
+def uncomputed(experiment: PolicyExperiment) -> Mapping[str, str]:
+    name, policy = section_of(experiment)
+    found = {}
+    if not policy.entropy_coef:
+        found["actor_train/entropy"] = f"{name}.entropy_coef = 0"
+    if not policy.kl.used:
+        setting = f"{name}.kl.mode = none" if policy.kl.mode == "none" else f"{name}.kl.coef = 0"
+        found |= dict.fromkeys(("actor_train/kl", "actor_train/kl_coef"), setting)
+    return found

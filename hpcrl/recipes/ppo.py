@@ -109,6 +109,7 @@ ALGORITHM = Algorithm(
     check=policy.check,
     notices=policy.notices,
     without_effect=policy.without_effect,
+    uncomputed=policy.uncomputed,
     metrics={
         **policy.METRICS,
         "critic_inf": ("value",),

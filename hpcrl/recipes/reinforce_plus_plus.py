@@ -51,5 +51,6 @@ ALGORITHM = Algorithm(
     check=check,
     notices=policy.notices,
     without_effect=policy.without_effect,
+    uncomputed=policy.uncomputed,
     metrics=policy.METRICS,
 )

@@ -244,7 +244,7 @@ def test_a_script_asks_for_all_turns_by_respond(task: Path, tmp_path: Path) -> N
     def trace(name: str, asked: str) -> Trace:
         (tmp_path / name).write_text(LOOP.format(asked))
         experiment = replace(talking(task), algorithm=f"{tmp_path / name}:PPO")
-        return rehearse(Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, str(tmp_path / "computed.npz")))
+        return rehearse(Order(to_dict(experiment), 1, 1, 1, (), 0, 60.0, str(tmp_path / "computed.npz")))
 
     found = trace("wrong.py", "batch.union(actor.generate(batch))")
     assert "means several calls: actor_gen, actor_turn2_gen, actor_turn3_gen" in found.error
@@ -279,7 +279,7 @@ def test_a_script_asks_for_the_turns_of_greedy_responses_too(task: Path, tmp_pat
         algorithm=f"{tmp_path / 'loop.py'}:REMAX",
         **{name: getattr(talks, name) for name in names},
     )
-    found = rehearse(Order(to_dict(experiment), 1, 1, 1, "", 0.0, 60.0, str(tmp_path / "computed.npz")))
+    found = rehearse(Order(to_dict(experiment), 1, 1, 1, (), 0, 60.0, str(tmp_path / "computed.npz")))
     assert not found.error
 
 

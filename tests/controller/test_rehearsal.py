@@ -2,17 +2,23 @@
 
 import re
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.hosts import write_task
+from support.tiny_ppo import tiny_ppo
 
 from hpcrl.cli.main import main
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.experiment import to_dict
+from hpcrl.config.kl import KLConfig
+from hpcrl.config.reward import RewardConfig
 from hpcrl.controller import rehearsal
 from hpcrl.controller.rehearse import Order, rehearse
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.ppo import PPOConfig
 
 SCRIPT = """
 import os
@@ -80,7 +86,7 @@ def test_a_script_that_keeps_its_state_passes_and_what_it_leaves_out_is_noted(tm
     monkeypatch.setattr(rehearsal, "_answered", lambda of, order: numbers.append(order.number) or answered(of, order))
     (note,) = rehearsal.rehearse(experiment_of(tmp_path, GOOD))
     assert "did not ask for actor_train, critic_inf, critic_train, eval_rew, ref_inf, rew_inf." in sorted_calls(note)
-    assert numbers == [0, 1], "who looks at no clock is rehearsed twice"
+    assert numbers == [0, 1, 1], "who looks at no clock is rehearsed twice, and with no step left"
 
 
 def sorted_calls(note: str) -> str:
@@ -139,7 +145,7 @@ def test_a_computation_that_gives_no_declared_rows_is_told(tmp_path, computation
 
 def order_of(experiment) -> Order:
     beside = experiment.algorithm.rpartition(":")[0]
-    return Order(to_dict(experiment), 1, 1, 1, "", 0, 60.0, f"{beside}.npz")
+    return Order(to_dict(experiment), 1, 1, 1, (), 0, 60.0, f"{beside}.npz")
 
 
 def test_a_loop_without_end_and_a_script_that_is_async_pass_once_they_do_as_advised(tmp_path):
@@ -233,10 +239,10 @@ def test_what_libraries_draw_while_they_are_imported_decides_nothing(tmp_path, m
         actor.generate(step.batch())
     """
     assert [*rehearsal.rehearse(experiment_of(tmp_path, body.format("import multiprocessing.pool")))]
-    assert numbers == [0, 1]
+    assert numbers == [0, 1, 1]
     made(tmp_path / "drawn")
     assert [*rehearsal.rehearse(experiment_of(tmp_path / "drawn", body.format("import uuid; uuid.uuid4()")))]
-    assert numbers[2:] == [0, 1, *rehearsal.JUMPING]
+    assert numbers[3:] == [0, 1, *rehearsal.JUMPING, 1]
 
 
 def test_a_script_may_close_what_it_prints_to(tmp_path):
@@ -285,6 +291,149 @@ def test_what_a_computation_leaves_besides_its_rows_is_found(tmp_path):
         ConfigurationError, match=r"run\.state\['n'\] was 2, then 1\. Something lives outside run\.state"
     ):
         [*rehearsal.rehearse(experiment_of(tmp_path, body))]
+
+
+COMPUTING = """
+seen = {{"sum": 0.0, "n": 0, "rng": np.random.default_rng(7)}}
+
+def own(rows, by=0.0):
+    mean = np.mean([row.mean() for row in rows["y"]])
+    seen["sum"], seen["n"] = seen["sum"] + mean, seen["n"] + 1
+    return {{"d": [row + {} for row in rows["y"]]}}
+
+for step in run.steps():
+    batch = step.batch()
+    batch = batch.union(actor.generate(batch))
+    batch = batch.union(run.compute(own, batch, {} name="doubled"))
+    run.state["n"] = batch.mean("y")
+"""
+
+
+@pytest.mark.parametrize("kept", ['seen["sum"] / seen["n"]', 'seen["rng"].normal()', "time.time()"])
+def test_a_computation_that_makes_other_rows_of_the_same_is_found(tmp_path, monkeypatch, kept):
+    """And passes once it is given what it needs, as it is advised."""
+    monkeypatch.setattr(rehearsal, "_answered", lambda experiment, order: rehearse(order))
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"In step 3, loop\.py:{FIRST + 10}, doubled made other rows of d[\s\S]*given: rows, and arguments",
+    ):
+        [*rehearsal.rehearse(experiment_of(tmp_path, COMPUTING.format(kept, "")))]
+    made(tmp_path / "right")
+    assert [*rehearsal.rehearse(experiment_of(tmp_path / "right", COMPUTING.format("by", 'run.state["n"],')))]
+
+
+STOPPING = """
+{}
+for step in run.steps():
+    batch = step.batch()
+    batch = batch.union(actor.generate(batch))
+    if step.evaluates:
+        held_out = step.held_out()
+        score = reward.score(held_out.union(actor.generate(held_out))).mean("r")
+        kept.update({{"best": score, "bad": 0}} if score > kept["best"] else {{"bad": kept["bad"] + 1}})
+        {}step.log(**kept)
+    if kept["bad"] > 4:
+        break
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("indent", ["", "pass\n    "])
+def test_what_early_stopping_keeps_beside_the_state_is_found(tmp_path, monkeypatch, indent, seed):
+    monkeypatch.setattr(rehearsal, "_answered", lambda experiment, order: rehearse(order))
+    body = STOPPING.format('kept = {"best": -1.0, "bad": 0}', indent)
+    with pytest.raises(ConfigurationError, match=r"step\.log\['(bad|best)'\] was"):
+        [*rehearsal.rehearse(replace(experiment_of(tmp_path, body), seed=seed))]
+    made(tmp_path / "right")
+    body = STOPPING.format('run.state.setdefault("best", -1.0); run.state.setdefault("bad", 0)', indent)
+    body = body.replace("**kept", "bad=run.state['bad']").replace("kept", "run.state")
+    assert [*rehearsal.rehearse(replace(experiment_of(tmp_path / "right", body), seed=seed))]
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_what_follows_the_loop_is_rehearsed_without_a_step_too(tmp_path, monkeypatch, lag):
+    """As in a run that is killed after its last step."""
+    monkeypatch.setattr(rehearsal, "_answered", lambda experiment, order: rehearse(order))
+    body = f"""
+    def prepare(run, e, step):
+        (actor,) = run.groups("actor")
+        return actor.generate(step.batch())
+    for step in run.steps(prepare=prepare, lag={lag}):
+        run.state["n"] = step.number
+    print({{}})
+    """
+    with pytest.raises(ConfigurationError, match=r"(?s)failed in what follows step 3\..*UnboundLocalError") as error:
+        [*rehearsal.rehearse(experiment_of(tmp_path, body.format("step.number")))]
+    assert f'loop.py", line {FIRST + 5}' in str(error.value)
+    assert "after the loop, use run.state" in str(error.value)
+    made(tmp_path / "right")
+    assert [*rehearsal.rehearse(experiment_of(tmp_path / "right", body.format("run.state['n']")))]
+
+
+OF_TEXTS = """
+from dataclasses import replace
+
+import numpy as np
+
+from hpcrl.recipes import ppo
+
+
+def loop(run, e):
+    actor, critic, reward = run.groups("actor", "critic", "reward")
+    for step in run.steps():
+        batch = step.batch().repeat(2)
+        batch = batch.union(actor.generate(batch))
+        batch = batch.union(critic.values(batch), reward.score(batch))
+        learnt = actor.update(batch)
+        rows = batch.fetch("responses", "logprobs", "values", "token_rewards", "reward_components", "rewards")
+        {}
+
+
+PPO = replace(ppo.ALGORITHM, script=loop)
+"""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("learnt.stats['kl']", "actor_train has no statistic 'kl'"),
+        ("learnt.stats['entropy']", "actor_train has no statistic 'entropy'"),
+        ("np.array(rows['responses'])", "inhomogeneous"),
+        ("[row[-1] for row in rows['token_rewards']]", "IndexError"),
+        ("assert learnt.stats['loss'] < 1 and all(len(row) == 1 for row in rows['rewards'])", ""),
+        ("assert all(len(row) == 1 for row in batch.fetch('values_after')['values_after'])", ""),
+        ("assert all(len(row) == 3 for row in rows['reward_components'])", ""),
+        ("assert [*map(len, rows['logprobs'])] == [*map(len, rows['responses'])] == [*map(len, rows['values'])]", ""),
+        ("assert {*map(len, rows['responses'])} == {1, 2, 3, 4}", ""),
+        (
+            "assert {len(t) - len(r) for t, r in zip(rows['token_rewards'], rows['responses'])} > {0, -1}",
+            "",
+        ),
+        ("assert 0 < np.isnan(rows['rewards']).sum() < 32", ""),
+        ("assert not any(len(t) for t, r in zip(rows['token_rewards'], rows['rewards']) if np.isnan(r[0]))", ""),
+    ],
+)
+def test_rows_are_made_up_as_a_run_with_these_settings_would_have_them(task, tmp_path, line, said):
+    """Of texts: with lengths of their own, and no number that nothing computes."""
+    (tmp_path / "loop.py").write_text(OF_TEXTS.format(line))
+    made = tiny_ppo(task, nodes=1, workers=1)
+    length = {"function": "length"}
+    experiment = replace(
+        made,
+        algorithm=f"{tmp_path}/loop.py:PPO",
+        reward=RewardConfig(components={"a": length, "b": length, "c": length}, on_error="drop"),
+        data=replace(made.data, batch_size=16),
+        ppo=PPOConfig(kl=KLConfig(mode="none"), cut="bootstrap"),
+    )
+    found = rehearse(order_of(experiment))
+    assert said in found.error and bool(said) == bool(found.error), found.error
 
 
 PREPARED = """

@@ -83,7 +83,7 @@ def test_random_scripts_do_all_that_a_script_can(tmp_path: Path) -> None:
     asked: list[Any] = []
     for seed in range(20):
         experiment = replace(toy_experiment(**PATIENT), algorithm=RANDOM, seed=seed)
-        trace = rehearse(Order(to_dict(experiment), 1, 1, 5, "", 0, 60.0, f"{tmp_path}/computed.npz"))
+        trace = rehearse(Order(to_dict(experiment), 1, 1, 5, (), 0, 60.0, f"{tmp_path}/computed.npz"))
         assert not trace.error, trace.error
         asked += trace.asked
     calls = [it for it in asked if isinstance(it, CallAsked)]

@@ -41,7 +41,7 @@ def test_a_condition_on_a_statistic_that_its_call_does_not_report_gets_the_neare
     said = refusal(load, "control.stop_when=actor_train/aprox_kl > 1")
     assert said == (
         "control.stop_when = 'actor_train/aprox_kl' is no statistic of actor_train, which reports loss, lr, grad_norm, "
-        "skipped, approx_kl, ratio, clip_fraction, logprob_gap, entropy, kl, kl_coef, counted. Set control.stop_when, "
+        "skipped, approx_kl, ratio, clip_fraction, logprob_gap, kl, kl_coef, counted. Set control.stop_when, "
         "probably to actor_train/approx_kl."
     )
     assert "which reports none. Set control.stop_when." in refusal(load, "control.stop_when=ref_inf/loss < 1")
