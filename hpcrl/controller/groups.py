@@ -139,14 +139,15 @@ class Calls:
             told = Computation(call, computation.function, computation.arguments, place())
             self.computations.register(step, name, told)
         number = self.talk.ask(call.name, ids, inputs, text, ways.cut)
+        statistics = self.declared.statistics.get(call.name, ())
         it: CallRows | Changed | Values
         if call.dispatch.values:
             it = Values(self.talk, step, name, number, ways.single)
         elif call.changes or batch is None:
-            it = Changed(self.talk, step, name, number)
+            it = Changed(self.talk, step, name, number, statistics)
         else:
             columns = dict.fromkeys(call.outputs, (Made(name, len(ids)),))
-            rows = (step, ids, columns, call.dataset, self.talk, self.talk, name, number)
+            rows = (step, ids, columns, call.dataset, self.talk, self.talk, name, number, statistics)
             it = CallRows(*rows) if ways.collect is None else CustomRows(*rows, ways.sizes, ways.collect)
         if blocking is None:
             # Whoever reads rows or statistics waits for them. A function of the script's own may not run beside it, and

@@ -99,7 +99,8 @@ class Run:
         self._talk = talk
         self._begins = begins
         self._world = world
-        declared = DeclaredCalls.of(world.algorithm, world.plan.calls)
+        newest = world.experiments[max(world.experiments)]
+        declared = DeclaredCalls.of(world.algorithm, world.plan.calls, newest)
         self._calls = Calls(talk, declared, world.computations, world.plan)
         self._step = begins.step - 1
         self._loops = False
