@@ -101,7 +101,13 @@ class Run:
         self._world = world
         newest = world.experiments[max(world.experiments)]
         declared = DeclaredCalls.of(world.algorithm, world.plan.calls, newest)
-        self._calls = Calls(talk, declared, world.computations, world.plan)
+        self._calls = Calls(
+            talk,
+            declared,
+            world.computations,
+            world.plan,
+            lambda: world.algorithm.batch(world.experiments[self._settings()]),
+        )
         self._step = begins.step - 1
         self._loops = False
         self._logged: dict[int, dict[str, float]] = {}

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from support.experiments import load_config
@@ -19,7 +20,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.reader import merged_metrics
 from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of
-from hpcrl.wire.script_messages import CallAsked, TurnEnded
+from hpcrl.wire.script_messages import CallExecuted, TurnEnded
 
 OTHERS = {**dict.fromkeys(("ppo", "ahead", "surprise"), ("critic", "reference")), "judge": ("judge",)}
 ROOT = Path(__file__).parents[2]
@@ -80,27 +81,27 @@ def test_a_script_that_prepares_steps_may_have_a_lag(tmp_path: Path, name: str) 
 
 
 class Counting(StandIn):
-    """Of each update so many of its samples count; with 0 none does, and it has no statistic but that."""
+    """Of each update this share of the samples counts; of 0 there is no other statistic, nor any of another call."""
 
     share = 0.0
 
-    def _number(self, asked: CallAsked, name: str) -> float:
-        return self.share if name == "counted" else super()._number(asked, name)
-
-    def counts(self, share: float) -> None:
-        self.share = share
-        if not share:
-            self._reported = {call: ("counted",) for call, names in self._reported.items() if "counted" in names}
+    def hear(self) -> Any:
+        message = super().hear()
+        if not isinstance(message, CallExecuted):
+            return message
+        counted = {name: self.share for name in message.stats if name == "counted"}
+        return msgspec.structs.replace(message, stats=message.stats | counted if self.share else counted)
 
 
 def followed(task: Path, name: str, share: float, *more: str) -> tuple[Any, StandIn]:
-    """The loop and its algorithm beside a master whose rows and numbers are made up."""
+    """The loop beside a master whose rows and numbers are made up, and its experiment."""
     write_task(task)
     of = load_config(SCRIPTS / f"{name}.yaml", [*(it[2:] for it in settings(task, name)), *more])
     algorithm = algorithm_of(of)
+    assert algorithm.script is not None
     computations = Computations(algorithm.forms(of))
     line = Counting(algorithm, of, computations, 1, 2, "")
-    line.counts(share)
+    line.share = share
     follow(algorithm.script, line, World(algorithm, plan_for(of), {0: of}, computations, rehearses=True))
     return of, line
 
