@@ -195,8 +195,10 @@ def _try_environment(
             first, again = function.score(said), function.score(said)
         finally:
             function.close()
-    told = [[(it.message or (None if it.done else ""), it.done, it.score) for it in each] for each in (first, again)]
-    _say(_unlike(f"{role}.function", rows, *told, "its answers have to follow from messages and row alone"))
+    one, two = (
+        [(it.message or (None if it.done else ""), it.done, it.score) for it in each] for each in (first, again)
+    )
+    _say(_unlike(f"{role}.function", rows, one, two, "its answers have to follow from messages and row alone"))
 
 
 def _unlike(what: str, rows: Sequence[str], first: Sequence[Any], again: Sequence[Any], has_to: str) -> Iterator[str]:
@@ -244,8 +246,8 @@ def _scored_unlike(
     """By component; where it scores alike, by the places of its shares."""
     has_to, is_told = "its scores have to follow from its arguments alone", False
     for number, name in enumerate(reward.parts):
-        told = [[each.scores[number] for each in scored] for scored in (first, again)]
-        for doubt in _unlike(reward.key_of(role, name), rows, *told, has_to):
+        one, two = ([it.scores[number] for it in each] for each in (first, again))
+        for doubt in _unlike(reward.key_of(role, name), rows, one, two, has_to):
             is_told = True
             yield doubt
     if not is_told:
