@@ -1352,6 +1352,10 @@ ELSEWHERE = {
     "controller/stand_in.py: Give it a seed as an argument: int(run.rng('NAME').integers(2**32)).": (
         "controller/test_rehearsal.py::test_a_computation_draws_from_a_generator_of_its_own"
     ),
+    "recipes/updates.py: Ask for one, and raise {}.minibatches or {}.epochs, which are the loop over a step's updates; "
+    "or set {}.old_logprobs to sampled.": (
+        "controller/test_rehearsal.py::test_a_second_update_of_a_step_whose_ratio_is_1_is_refused"
+    ),
     **{f"controller/{advice}": script_advice.FOLLOWED_BY for advice in script_advice.IN_A_LOOP},
     "controller/advantages.py: Give it e.generation as a further argument.": (
         "controller/test_advantages.py::test_a_penalty_of_long_responses_counts_from_the_longest"

@@ -30,7 +30,8 @@ def loop(run, e):
         batch = batch.union(run.compute(advantages, batch, e.ppo, run.state["beta"]))
         critic.update(batch)
         learnt = actor.update(batch)
-        run.state["beta"] = adapt_kl(e.ppo.kl, run.state["beta"], learnt.stats["kl"], len(batch))
+        counted = learnt.stats["counted"] * len(batch)
+        run.state["beta"] = adapt_kl(e.ppo.kl, run.state["beta"], learnt.stats["kl"], counted)
         told = run.once(announce, step.number, batch.mean("rewards"), rehearsed={"stop": False})
         step.log(beta=run.state["beta"])
         if step.evaluates:

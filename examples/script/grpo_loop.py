@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from math import isnan
 
 from hpcrl.data.order import group_of
 from hpcrl.recipes import grpo
@@ -27,10 +28,11 @@ def loop(run, e):
 
 
 def differing(ids, rewards):
-    """The samples whose prompt has responses of different scores."""
+    """The samples whose prompt has responses of different scores; a missing score is NaN, and differs from none."""
     scores = defaultdict(set)
     for name, row in zip(ids, rewards, strict=True):
-        scores[group_of(name)].add(float(row[0]))
+        if not isnan(row[0]):
+            scores[group_of(name)].add(float(row[0]))
     return [name for name in ids if len(scores[group_of(name)]) > 1]
 
 

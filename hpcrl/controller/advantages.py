@@ -3,6 +3,7 @@
 The formulas are those of the roles, which are found by their place, as hosts are: only who calls these loads torch.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,11 +41,15 @@ def advantages(
     return computed
 
 
-def adapt_kl(kl: KLConfig, coef: float, mean: float, samples: int) -> float:
-    """The weight of the KL in the next step, after one whose samples have this KL per token in the mean."""
-    if not kl.adaptive or not kl.used or not samples:
+def adapt_kl(kl: KLConfig, coef: float, mean: float, samples: float) -> float:
+    """The weight of the KL in the next step, after one of which so many samples count, with this KL per token in the
+    mean. It stays where none counts, or where either is NaN. Samples are rounded: they may be a share times a number.
+    """
+    if not kl.adaptive or not kl.used:
         return coef if kl.adaptive else kl.coef
+    if math.isnan(mean) or math.isnan(samples) or not round(samples):
+        return coef
     adapted: float = load("hpcrl.algos.functional.kl:adapted_kl_coef")(
-        coef, mean, kl.target, kl.horizon, samples, ADAPTIVE_ERROR_LIMIT
+        coef, mean, kl.target, kl.horizon, round(samples), ADAPTIVE_ERROR_LIMIT
     )
     return adapted

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hpcrl.config.environment import ENVIRONMENT
 from hpcrl.controller.data_proto import in_script
@@ -43,14 +44,17 @@ class DeclaredCalls:
     """Call → its method, of those that are registered."""
     segments: Sequence[MFC] = ()
     """Calls that are made before one of them, which draws what they leave of its responses."""
+    statistics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Call → those that it may have."""
 
     @classmethod
-    def of(cls, algorithm: Algorithm, calls: Sequence[MFC]) -> "DeclaredCalls":
+    def of(cls, algorithm: Algorithm, calls: Sequence[MFC], experiment: Any) -> "DeclaredCalls":
         """Of a plan."""
         heads = {role: kind.head for role, kind in algorithm.roles.items()}
         segments = [call for call in calls if call.segment is not None and not call.segment.last]
         declared = [call for call in calls if call not in segments]
-        return cls(declared, heads, registered_of(algorithm, declared), segments)
+        statistics = algorithm.reported(experiment)
+        return cls(declared, heads, registered_of(algorithm, declared), segments, statistics)
 
     def segments_before(self, call: MFC) -> Iterator[MFC]:
         """The calls that draw the first segments of what it draws, in their order."""

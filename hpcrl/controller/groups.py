@@ -13,6 +13,7 @@ from hpcrl.controller.json_values import arguments
 from hpcrl.controller.results import CallRows, Changed, CustomRows, Future, Values, numbered, returned
 from hpcrl.controller.user_code import listed, misuse, place, refuse_uncallable
 from hpcrl.controller.ways import PLAIN, Ways, check_items, split_by
+from hpcrl.data.batch import Batch
 from hpcrl.data.form import Form
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.made import Made
@@ -44,6 +45,8 @@ class Calls:
     declared: DeclaredCalls
     computations: Computations
     plan: Plan
+    cutting: Callable[[], Batch]
+    """How steps are cut under the settings in force."""
 
     def call(self, role: str, method: str, given: Sequence[Any], name: str | None, blocking: bool | None) -> Any:
         """What a method of a group asks for."""
@@ -133,20 +136,21 @@ class Calls:
         ids = batch.ids if batch is not None else numbered(ways.values)
         step, name = self.talk.step, self.talk.next_name(call.name)
         assert step is not None
-        if name != call.name and any(name == other.name for other in self.declared.calls):
-            raise misuse(f"{name} is a call of the recipe, and what {call.name} is called here.", "Rename one.")
+        if name != call.name:
+            self._refuse_again(call, name, doing)
         if computation is not None:
             told = Computation(call, computation.function, computation.arguments, place())
             self.computations.register(step, name, told)
         number = self.talk.ask(call.name, ids, inputs, text, ways.cut)
+        statistics = self.declared.statistics.get(call.name, ())
         it: CallRows | Changed | Values
         if call.dispatch.values:
             it = Values(self.talk, step, name, number, ways.single)
         elif call.changes or batch is None:
-            it = Changed(self.talk, step, name, number)
+            it = Changed(self.talk, step, name, number, statistics)
         else:
             columns = dict.fromkeys(call.outputs, (Made(name, len(ids)),))
-            rows = (step, ids, columns, call.dataset, self.talk, self.talk, name, number)
+            rows = (step, ids, columns, call.dataset, self.talk, self.talk, name, number, statistics)
             it = CallRows(*rows) if ways.collect is None else CustomRows(*rows, ways.sizes, ways.collect)
         if blocking is None:
             # Whoever reads rows or statistics waits for them. A function of the script's own may not run beside it, and
@@ -154,6 +158,14 @@ class Calls:
             waits = isinstance(it, Values) or computation is not None or self.talk.turn is None
             return Future(it).result() if waits else returned(it)
         return Future(it).result() if blocking else Future(it)
+
+    def _refuse_again(self, call: MFC, name: str, doing: str) -> None:
+        """What an older attempt has recorded was asked for as it is."""
+        if any(name == other.name for other in self.declared.calls):
+            raise misuse(f"{name} is a call of the recipe, and what {call.name} is called here.", "Rename one.")
+        why = self.cutting().once.get(call.name)
+        if why is not None and self.talk.parts is None:
+            raise misuse(f"{doing} is asked for again in step {self.talk.step}: {why.text}", why.advice)
 
     def _inputs(self, call: MFC, batch: DataProto, doing: str) -> Columns:
         """Who made what it reads."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +22,7 @@ import msgspec
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.controller.computed_rows import RowsComputed
 from hpcrl.controller.rehearse import ORDER, TRACE, Asked, Order, Trace
+from hpcrl.data.order import group_of
 from hpcrl.dataflow.graph import recipe_name
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.recipes.algorithm import algorithm_of
@@ -70,6 +71,21 @@ def rehearse(experiment: ExperimentConfig, limit_s: float = LIMIT_S) -> Iterator
             f"in {turns} rehearsed steps the script did not ask for {', '.join(unasked)}. Their workers and "
             "memory are reserved all the same."
         )
+    yield from _alone(first, algorithm.batch(experiment).comparing, calls)
+
+
+def _alone(trace: Trace, comparing: Collection[str], calls: Sequence[str]) -> Iterator[str]:
+    """The first call that compares the samples of a row, and is asked for on one of each."""
+    for it in trace.asked:
+        if not isinstance(it, CallAsked) or recipe_name(it.call, calls) not in comparing:
+            continue
+        if len(set(map(group_of, it.ids))) == len(it.ids):
+            yield (
+                f"in step {it.step} the script asks ({it.at}) for {it.call} on {len(it.ids)} samples of as many "
+                "prompts. It compares the samples of a prompt with each other: their advantages are all 0, and "
+                "nothing is learnt from their scores. Choose among prompts, not among the samples of one."
+            )
+            return
 
 
 def _rehearsed(experiment: ExperimentConfig, turns: int, limit_s: float, computed: str) -> Trace:

@@ -1,7 +1,8 @@
 """What a call gives to the script: a future, and what it becomes, rows or a change."""
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +12,19 @@ from hpcrl.controller.user_code import listed, misuse
 
 
 class Statistics(dict[str, float]):
-    """Of a call; one that it does not have is told with those that it has."""
+    """Of a call. One that its algorithm declares is NaN where nothing counted to it; any other that it does not have is
+    told with those that it has."""
 
-    def __init__(self, call: str, found: Mapping[str, float]) -> None:
+    def __init__(self, call: str, found: Mapping[str, float], declared: Collection[str]) -> None:
         super().__init__(found)
         self._call = call
+        self._declared = declared
 
     def __missing__(self, name: str) -> float:
-        raise misuse(f"{self._call} has no statistic {name!r}; it has {listed(self)}.", "Name one of these.")
+        if name in self._declared:
+            return math.nan
+        there = listed(dict.fromkeys((*self, *self._declared)))
+        raise misuse(f"{self._call} has no statistic {name!r}; it has {there}.", "Name one of these.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,11 +34,14 @@ class CallRows(DataProto):
     talk: Conversation
     call: str
     number: int
+    statistics: Collection[str]
+    """Those that it is declared to have."""
 
     @property
     def stats(self) -> Statistics:
         """Its statistics, means over its samples or tokens; waits for them."""
-        return Statistics(self.call, self.talk.stats(self.step, self.number, f"{self.call}'s statistics"))
+        found = self.talk.stats(self.step, self.number, f"{self.call}'s statistics")
+        return Statistics(self.call, found, self.statistics)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +52,14 @@ class Changed(StandsForRows):
     step: int
     call: str
     number: int
+    statistics: Collection[str]
+    """Those that it is declared to have."""
 
     @property
     def stats(self) -> Statistics:
         """Its statistics, means over its samples or tokens; waits for them."""
-        return Statistics(self.call, self.talk.stats(self.step, self.number, f"{self.call}'s statistics"))
+        found = self.talk.stats(self.step, self.number, f"{self.call}'s statistics")
+        return Statistics(self.call, found, self.statistics)
 
     def as_batch(self) -> DataProto:
         raise misuse(

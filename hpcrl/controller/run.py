@@ -99,8 +99,15 @@ class Run:
         self._talk = talk
         self._begins = begins
         self._world = world
-        declared = DeclaredCalls.of(world.algorithm, world.plan.calls)
-        self._calls = Calls(talk, declared, world.computations, world.plan)
+        newest = world.experiments[max(world.experiments)]
+        declared = DeclaredCalls.of(world.algorithm, world.plan.calls, newest)
+        self._calls = Calls(
+            talk,
+            declared,
+            world.computations,
+            world.plan,
+            lambda: world.algorithm.batch(world.experiments[self._settings()]),
+        )
         self._step = begins.step - 1
         self._loops = False
         self._logged: dict[int, dict[str, float]] = {}

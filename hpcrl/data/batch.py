@@ -1,7 +1,10 @@
 """What an algorithm's training steps are made of. Knows no data set and no ranks."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
+
+from hpcrl.errors import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,10 @@ class Batch:
     """Whether the last batch of an epoch is left out where what remains is too little to fill it."""
     shuffled: bool = True
     """Whether every epoch reads the rows in an order of its own."""
+    once: Mapping[str, Problem] = field(default_factory=dict)
+    """Call → why a script may ask for it only once in a step."""
+    comparing: tuple[str, ...] = ()
+    """The calls that learn from how the samples of a row differ, and nothing from one alone."""
 
     @property
     def samples(self) -> int:

@@ -40,8 +40,8 @@ from hpcrl.placement.placing import cpu_roles
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.recipes.texts import SCORED_BY
-from hpcrl.rewards.response import Response, Result, ground_truth, prompt_messages
-from hpcrl.rewards.run import RewardFunction
+from hpcrl.rewards.response import Response, ground_truth, prompt_messages
+from hpcrl.rewards.run import RewardFunction, Scored
 from hpcrl.rewards.user_function import answering
 
 
@@ -195,18 +195,20 @@ def _try_environment(
             first, again = function.score(said), function.score(said)
         finally:
             function.close()
-    _say(_unlike(role, rows, first, again))
+    one, two = (
+        [(it.message or (None if it.done else ""), it.done, it.score) for it in each] for each in (first, again)
+    )
+    _say(_unlike(f"{role}.function", rows, one, two, "its answers have to follow from messages and row alone"))
 
 
-def _unlike(role: str, rows: Sequence[str], first: Sequence[Result], again: Sequence[Result]) -> Iterator[str]:
-    """What an environment is told that keeps something of older chats, draws, or asks somebody who does."""
+def _unlike(what: str, rows: Sequence[str], first: Sequence[Any], again: Sequence[Any], has_to: str) -> Iterator[str]:
+    """What a function is told that keeps something of what it was asked before, draws, or asks somebody who does."""
     for row, one, two in zip(rows, first, again, strict=True):
-        if one != two:
-            was, then = (reprlib.repr((it.message or None, it.done, it.score)) for it in (one, two))
+        if repr(one) != repr(two):  # NaN is like NaN
             yield (
-                f"{role}.function was asked the same twice on row {row!r}, and answered {was}, then {then}. After a "
-                "kill it is asked again for what is not on disk, in any process. For the same numbers as in a run that "
-                "nobody killed, its answers have to follow from messages and row alone."
+                f"{what} was asked the same twice on row {row!r}, and answered {reprlib.repr(one)}, then "
+                f"{reprlib.repr(two)}. After a kill it is asked again for what is not on disk, in any process. For the "
+                f"same numbers as in a run that nobody killed, {has_to}."
             )
             return
 
@@ -223,18 +225,33 @@ def _try_reward(
     rows: Sequence[str],
     copy: Path,
 ) -> None:
-    """Score the rows' own answers; where there are none, and once where there are, an empty response. Raises
+    """Score the rows' own answers, twice; where there are none, and once where there are, an empty response. Raises
     UserCodeError.
 
     The function is that of a copy, as in the run, so that what the copy lacks is noticed.
     """
-    responses = _answers(experiment, algorithm, datasets, rows)
+    responses, reward = _answers(experiment, algorithm, datasets, rows), getattr(experiment, role)
     with _telling(role, copy):
-        function = RewardFunction(getattr(experiment, role), role)
+        function = RewardFunction(reward, role)
         try:
-            function.score(responses)
+            first, again = function.score(responses), function.score(responses)
         finally:
             function.close()
+    _say(_scored_unlike(role, reward, rows, first, again))
+
+
+def _scored_unlike(
+    role: str, reward: RewardConfig, rows: Sequence[str], first: Sequence[Scored], again: Sequence[Scored]
+) -> Iterator[str]:
+    """By component; where it scores alike, by the places of its shares."""
+    has_to, is_told = "its scores have to follow from its arguments alone", False
+    for number, name in enumerate(reward.parts):
+        one, two = ([it.scores[number] for it in each] for each in (first, again))
+        for doubt in _unlike(reward.key_of(role, name), rows, one, two, has_to):
+            is_told = True
+            yield doubt
+    if not is_told:
+        yield from _unlike(role, rows, [it.places for it in first], [it.places for it in again], has_to)
 
 
 def _answers(

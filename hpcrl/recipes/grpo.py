@@ -9,7 +9,7 @@ from typing import Literal
 from hpcrl.config.data import GroupDataConfig
 from hpcrl.config.fields import NameText
 from hpcrl.data.rows.prompts import PROMPTS
-from hpcrl.recipes import policy
+from hpcrl.recipes import policy, updates
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.policy import GroupPolicyConfig, PolicyExperiment
 
@@ -41,7 +41,7 @@ ALGORITHM = Algorithm(
     roles={"actor": RoleKind("hpcrl.algos.grpo:actor", "vocabulary"), **policy.ROLES},
     rows=PROMPTS,
     made=policy.MADE_BY_POLICIES,
-    batch=policy.batch,
+    batch=updates.group_batch,
     choice=policy.choice,
     check=policy.group_check,
     notices=policy.notices,

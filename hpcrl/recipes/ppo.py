@@ -15,7 +15,7 @@ from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
 from hpcrl.data.form import NUMBERS
 from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
-from hpcrl.recipes import policy
+from hpcrl.recipes import policy, updates
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, computed
 from hpcrl.recipes.environment import masked
 from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
@@ -104,7 +104,7 @@ ALGORITHM = Algorithm(
     },
     rows=PROMPTS,
     made={**policy.MADE_BY_POLICIES, "values": NUMBERS, "values_after": NUMBERS, "returns": NUMBERS},
-    batch=policy.batch,
+    batch=updates.batch,
     choice=policy.choice,
     check=policy.check,
     notices=policy.notices,

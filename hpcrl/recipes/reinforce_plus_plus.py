@@ -6,9 +6,10 @@ from typing import Annotated
 
 from hpcrl.config.bounds import Share
 from hpcrl.config.fields import ChangeClass, NameText
+from hpcrl.data.batch import Batch
 from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.errors import Problem
-from hpcrl.recipes import policy
+from hpcrl.recipes import policy, updates
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.policy import GroupPolicyConfig, PolicyExperiment
 
@@ -40,13 +41,17 @@ def check(experiment: ReinforcePlusPlusExperiment) -> Iterator[Problem]:
         yield from policy.group_problems(experiment)
 
 
+def batch(experiment: ReinforcePlusPlusExperiment) -> Batch:
+    return (updates.group_batch if experiment.reinforce_plus_plus.baseline else updates.batch)(experiment)
+
+
 ALGORITHM = Algorithm(
     experiment=ReinforcePlusPlusExperiment,
     recipe=policy.calls,
     roles={"actor": RoleKind("hpcrl.algos.reinforce_plus_plus:actor", "vocabulary"), **policy.ROLES},
     rows=PROMPTS,
     made=policy.MADE_BY_POLICIES,
-    batch=policy.batch,
+    batch=batch,
     choice=policy.choice,
     check=check,
     notices=policy.notices,

@@ -14,7 +14,7 @@ from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.renamed import under_other_keys
 from hpcrl.errors import Problem
-from hpcrl.recipes import policy
+from hpcrl.recipes import policy, updates
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.environment import GENERATED, rounds
 from hpcrl.recipes.environment import MADE as TALKED
@@ -77,7 +77,7 @@ ALGORITHM = Algorithm(
         "base_judge_scores": NUMBERS,
         "base_judge_texts": BYTES,
     },
-    batch=policy.batch,
+    batch=updates.batch,
     choice=policy.choice,
     check=check,
     notices=policy.notices,

@@ -61,7 +61,7 @@ def as_answers(returned: Any, count: int, several: bool) -> list[Result]:
     reward = 0.0 if reward is None else reward
     if not (isinstance(message, str | None) and isinstance(done, bool) and isinstance(reward, Real)):
         raise TypeError(f"returned {_shown(returned)}; expected {ANSWER}")
-    if not done and not message:
+    if not done and message is None:
         raise ValueError(f"returned {_shown(returned)}, which is neither over nor has a message for the model")
     return [Result(_number(reward, reward), message=message or "", done=done)]
 

@@ -296,6 +296,10 @@ def silent(messages, row):
     return None, False, 0.0
 
 
+def wordless(messages, row):
+    return "", False, 0.0
+
+
 def no_answer(messages, row):
     return 3
 
@@ -335,6 +339,7 @@ def test_a_class_is_made_once_and_its_step_answers(tmp_path: Path) -> None:
     assert answers("Game", goal=5) == [Result(0.0, message="7: 5 of 1")]
     assert answers("wordy", cut=1) == [Result(0.0, message="x")]
     assert answers("later") == [Result(1.0, message="so")]
+    assert answers("wordless") == [Result(0.0, message="", done=False)]
     for name, said in (
         ("silent", "neither over nor has a message"),
         ("no_answer", r"returned 3; expected \(message, done, reward\)"),
@@ -374,3 +379,18 @@ def test_what_ends_a_turn_stands_once_in_it(task: Path, ended: bool) -> None:
     role.close()
     assert talk.tokens.tolist() == [1, tokens.eos_id, 7, 11]
     assert talk.mask.tolist() == [True, ended, False, False]
+
+
+@pytest.mark.parametrize(("template", "around"), [(TEMPLATE, "[user][assistant]"), (None, "\n\n")])
+def test_an_answer_without_words_is_a_turn_too(task: Path, template: str | None, around: str) -> None:
+    """The model reads what stands around it."""
+    tokens = load_tokens(task / "model")
+    chat = None if template is None else ChatTemplate(template, {}, {})
+    role = Environment("environment", talking(task), Texts(tokens, {}), chat)
+    said = np.array([1, tokens.eos_id], np.int32)
+    talk = Talk(said, np.zeros(2), np.ones(2, np.bool_), True, [{"role": "assistant", "content": "1"}])
+    role._take(talk, Result(0.0, message="", done=False), False)
+    role.close()
+    ((expected, _),) = tokens.encode_on([around])
+    assert talk.is_open and talk.messages[1:] == [{"role": "user", "content": ""}]
+    assert talk.tokens.tolist() == [1, tokens.eos_id, *expected] and len(expected)

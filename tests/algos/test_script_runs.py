@@ -122,18 +122,22 @@ ADVANTAGES = f"{Path(advantages_script.__file__)}:ALGORITHM"
 def test_advantages_that_a_script_computes_are_the_roles_own(
     task: Path, tmp_path: Path, layout: str, whitens: bool
 ) -> None:
-    """To the bit, but where whitening is over several parts, whose sums the graph adds up; there in float64."""
+    """To the bit, but where whitening is over several parts, whose sums the graph adds up; there in float64. The weight
+    of the KL follows the samples that count: those that were cut do not."""
     of = experiment(task, layout)
     if apart := layout != "one worker" and whitens:
         sections = {role: replace(getattr(of, role), dtype="fp64") for role in ("actor", "critic", "reference")}
         of = replace(of, **sections)
-    of = replace(of, ppo=replace(of.ppo, whiten_advantages=whitens), control=replace(of.control, steps=3))
+    section = replace(of.ppo, whiten_advantages=whitens, cut="mask")
+    of = replace(of, ppo=section, control=replace(of.control, steps=3))
     graph, script = (tmp_path / name for name in ("graph", "script"))
     graph.mkdir()
     script.mkdir()
     theirs = remains(whole_run(graph, of))
     ours = remains(whole_run(script, replace(of, algorithm=ADVANTAGES)))
     own = [{name: value for name, value in row.items() if name != "script/apart"} for row in ours.metrics]
+    assert any(0 < row["actor_train/counted"] < 1 for row in own)
+    assert max(abs(row["script/apart"]) for row in ours.metrics) < 1e-9
     if not apart:
         assert {row["script/apart"] for row in ours.metrics} == {0.0}
         assert ours.parameters == theirs.parameters and ours.state == theirs.state

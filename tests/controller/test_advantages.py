@@ -56,3 +56,11 @@ def test_the_weight_moves_as_that_of_the_roles_does(adaptive: bool, mean: float)
     own.follow(kl, mean, 8, None)
     assert adapt_kl(kl, 0.1, mean, 8) == own.value and math.isfinite(own.value)
     assert adapt_kl(kl, 0.1, mean, 0) == 0.1
+    assert adapt_kl(kl, 0.1, mean, math.nan) == adapt_kl(kl, 0.1, math.nan, 8) == 0.1
+
+
+def test_the_samples_that_count_may_be_a_share_of_all() -> None:
+    kl = KLConfig(mode="reward", coef=0.1, adaptive=True, target=0.1, horizon=100.0)
+    for drawn in range(1, 100):
+        for counted in range(drawn + 1):
+            assert adapt_kl(kl, 0.1, 5.0, counted / drawn * drawn) == adapt_kl(kl, 0.1, 5.0, counted)

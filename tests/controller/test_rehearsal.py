@@ -5,7 +5,9 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from support.experiments import load_config, write_config
 from support.hosts import write_task
 from support.tiny_ppo import tiny_ppo
 
@@ -15,10 +17,15 @@ from hpcrl.config.experiment import to_dict
 from hpcrl.config.kl import KLConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.controller import rehearsal
+from hpcrl.controller.computations import Computations
 from hpcrl.controller.rehearse import Order, rehearse
-from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.controller.run import World, follow
+from hpcrl.controller.stand_in import StandIn
+from hpcrl.errors import ConfigurationError, ExitCode, UserCodeError
+from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.ppo import PPOConfig
+from hpcrl.wire.script_messages import CallAsked, TurnBegun
 
 SCRIPT = """
 import os
@@ -146,6 +153,99 @@ def test_a_computation_that_gives_no_declared_rows_is_told(tmp_path, computation
 def order_of(experiment) -> Order:
     beside = experiment.algorithm.rpartition(":")[0]
     return Order(to_dict(experiment), 1, 1, 1, (), 0, 60.0, f"{beside}.npz")
+
+
+POLICY = """
+from dataclasses import replace
+
+from hpcrl.recipes import {algorithm}
+
+
+def loop(run, e):
+    actor, reward = run.groups("actor", "reward")
+    for step in run.steps():
+        batch = step.batch()
+        batch = batch.union(actor.generate(batch))
+        batch = batch.union(reward.score(batch))
+        {body}
+
+
+SCRIPTED = replace({algorithm}.ALGORITHM, script=loop)
+"""
+
+
+def policy_of(folder: Path, algorithm: str, body: str, *settings: str):
+    write_task(folder)
+    (folder / "policy.py").write_text(POLICY.format(algorithm=algorithm, body=body))
+    given = {
+        **{"name": "x", "algorithm": f"{folder}/policy.py:SCRIPTED", "cluster": {"device": "cpu"}},
+        "data": {"train": f"{folder}/rows.jsonl", "batch_size": 4, "samples_per_prompt": 2},
+        **{"actor": {"path": f"{folder}/model"}, "reward": {"function": "exact"}, "control": {"steps": 2}},
+    }
+    return load_config(write_config(folder / "run.yaml", given), settings)
+
+
+IN_PARTS = "[actor.update(part) for part in batch.chunk(4)]"
+OWN = ("grpo.minibatches=1", "grpo.old_logprobs=recomputed")
+
+
+def test_a_second_update_of_a_step_whose_ratio_is_1_is_refused(tmp_path):
+    """As advised one update has several mini-batches, or the ratio is over the rollout's log-probabilities."""
+    found = rehearse(order_of(policy_of(tmp_path, "grpo", IN_PARTS, *OWN)))
+    assert "policy.py:13: actor.update is asked for again in step 1: with grpo.minibatches · grpo.epochs = 1 a" in (
+        found.error
+    )
+    (advice,) = found.advice
+    assert advice.startswith("Ask for one, and raise grpo.minibatches or grpo.epochs")
+    assert advice.endswith("set grpo.old_logprobs to sampled.")
+    advised = {
+        "actor.update(batch)": OWN,
+        "actor.update(batch.union(actor.logprobs(batch)))": (*OWN, "grpo.minibatches=4"),
+        IN_PARTS: (*OWN, "grpo.old_logprobs=sampled"),
+    }
+    for number, (body, settings) in enumerate(advised.items()):
+        assert not rehearse(order_of(policy_of(made(tmp_path / f"{number}"), "grpo", body, *settings))).error
+
+
+def test_a_second_update_that_is_recorded_is_let_through(tmp_path):
+    """A run that has made it before goes on; what it asks for after that is refused."""
+    of = policy_of(tmp_path, "grpo", IN_PARTS, *OWN)
+    algorithm = algorithm_of(of)
+    computations = Computations(algorithm.forms(of))
+
+    class Recorded(StandIn):
+        """The rollout and two updates."""
+
+        def hear(self):
+            message = super().hear()
+            is_begun = isinstance(message, TurnBegun)
+            return msgspec.structs.replace(message, recorded=(0,) * 4, parts=(1,) * 4) if is_begun else message
+
+    line = Recorded(algorithm, of, computations, 1, 1, ())
+    with pytest.raises(UserCodeError, match="asked for again in step 1"):
+        follow(algorithm.script, line, World(algorithm, plan_for(of), {0: of}, computations, rehearses=True))
+    assert [it.call for it in line.asked if isinstance(it, CallAsked)][-2:] == ["actor_train", "actor_train_2"]
+
+
+ALONE = "actor.update(batch.filter([number % 2 == 0 for number in range(len(batch))]))"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "body", "noted"),
+    [
+        ("grpo", ALONE, True),
+        ("rloo", ALONE, True),
+        ("reinforce_plus_plus", ALONE, False),
+        ("grpo", "actor.update(batch.filter(batch.ids[:2]))", False),
+        ("grpo", "actor.update(batch)", False),
+    ],
+)
+def test_an_update_on_one_response_of_each_prompt_is_noted(tmp_path, algorithm, body, noted):
+    """By those that compare the responses to a prompt."""
+    notes = [*rehearsal.rehearse(policy_of(tmp_path, algorithm, body))]
+    told = "in step 1 the script asks (policy.py:13) for actor_train on 4 samples of as many prompts."
+    assert [note for note in notes if "compares" in note] == [note for note in notes if note.startswith(told)]
+    assert any(note.startswith(told) for note in notes) == noted
 
 
 def test_a_loop_without_end_and_a_script_that_is_async_pass_once_they_do_as_advised(tmp_path):

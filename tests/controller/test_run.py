@@ -123,6 +123,28 @@ def test_a_script_waits_where_it_reads_or_says_so_or_computes_itself():
     assert seen == [[], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
 
 
+def test_a_statistic_to_which_nothing_counted_is_not_a_number():
+    """One that the algorithm declares; another is refused by name."""
+    seen = []
+
+    def script(run, e):
+        actor, critic, reference, reward = run.groups("actor", "critic", "reference", "reward")
+        for step in run.steps():
+            batch = step.batch()
+            drawn = actor.generate(batch)
+            batch = batch.union(drawn)
+            batch = batch.union(reward.score(batch), critic.inference(batch), reference.inference(batch))
+            learnt = actor.update(batch.union(run.compute(scale, batch, 0.5)))
+            step.log(loss=learnt.stats["loss"], norm=drawn.stats["norm"])
+            with pytest.raises(UserCodeError, match=r"actor_train has no statistic 'los'; it has loss"):
+                learnt.stats["los"]
+            seen.append((dict(learnt.stats), learnt.stats.get("loss", 3.0)))
+
+    said = course(script, turns=1, stats=lambda asked: {})
+    assert seen == [({}, 3.0)]
+    assert all(math.isnan(number) for number in said.ends[0].logged.values()) and len(said.ends[0].logged) == 2
+
+
 def test_answers_in_any_order_give_one_course():
     expected = course(loop).asked
     for seed in range(20):

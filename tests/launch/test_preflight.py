@@ -237,7 +237,52 @@ def test_a_reward_function_sees_what_it_will_see_in_the_run(config):
     assert main(["plan", config, *own, "--data.prompt_template", "={prompt}"]) == ExitCode.DONE
     rows = [{"prompt": f"{number}+1=", "answer": f"#### {number + 1}", "id": str(number)} for number in range(3)]
     seen = [json.loads(line) for line in Path("seen").read_text().splitlines()]
-    assert seen == [["=0+1=", "#### 1", rows[0]], ["=1+1=", "#### 2", rows[1]], ["=2+1=", "", rows[2]]]
+    assert seen == 2 * [["=0+1=", "#### 1", rows[0]], ["=1+1=", "#### 2", rows[1]], ["=2+1=", "", rows[2]]]
+
+
+REMEMBERING = """
+import random
+
+SEEN = set()
+
+def novel(response, keeps=True):
+    new = response not in SEEN
+    if keeps:
+        SEEN.add(response)
+    return float(new)
+
+def drawn(response, seed=None):
+    return (random.Random(seed) if seed else random).random()
+
+def placed(response, moves=True):
+    return {"scores": [(0, 1.0), (len(response), 0.5)] if moves and novel(response) else [(0, 1.5)]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "said"),
+    [
+        ("novel", {"keeps": False}, "reward.function was asked the same twice on row '0', and answered 1.0, then 0.0."),
+        ("drawn", {"seed": 1}, "reward.function was asked the same twice on row '0', and answered 0."),
+        ("placed", {"moves": False}, "reward was asked the same twice on row '0', and answered ((0, 1.0), "),
+    ],
+)
+def test_a_reward_that_scores_otherwise_the_second_time_is_noted(config, capsys, name, kwargs, said):
+    Path("reward.py").write_text(REMEMBERING)
+    asked = ("--reward.function", f"reward.py:{name}")
+    assert main(["plan", config, *asked]) == ExitCode.DONE
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if "was asked the same twice" in line]
+    assert note.startswith(f"hpcrl: note: {said}") and note.endswith("have to follow from its arguments alone.")
+    assert main(["plan", config, *asked, "--reward.kwargs", json.dumps(kwargs)]) == ExitCode.DONE
+    assert "was asked the same twice" not in capsys.readouterr().err
+
+
+def test_of_several_components_the_one_is_named_that_scores_otherwise(config, capsys):
+    Path("reward.py").write_text(REMEMBERING)
+    parts = {"right": {"function": "exact"}, "new": {"function": "reward.py:novel"}}
+    asked = ("--reward.function", "null", "--reward.components", json.dumps(parts))
+    assert main(["plan", config, *asked]) == ExitCode.DONE
+    assert "note: reward.components.new.function was asked the same twice" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ def loop(run: Any, e: Any) -> None:
         critic.update(batch, blocking=False)
         learnt = actor.update(batch)
         step.log(apart=run.state["beta"] - learnt.stats["kl_coef"])
-        run.state["beta"] = adapt_kl(e.ppo.kl, run.state["beta"], learnt.stats["kl"], len(batch))
+        counted = learnt.stats["counted"] * len(batch)
+        run.state["beta"] = adapt_kl(e.ppo.kl, run.state["beta"], learnt.stats["kl"], counted)
         if step.evaluates:
             held_out = step.held_out()
             reward.score(held_out.union(actor.generate(held_out)))

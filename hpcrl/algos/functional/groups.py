@@ -44,8 +44,8 @@ class Groups:
 def centred(scores_B: torch.Tensor, groups: Groups) -> torch.Tensor:
     """A_i = s_i - the mean of its group.
 
-    0 of a response whose mates all do not count, as in TRL: there is nothing to compare it with. (verl gives the only
-    response to a prompt its score; here a prompt has two at least.)
+    0 of a response whose mates all do not count, or that a script has left without any, as in TRL: there is nothing to
+    compare it with. (verl gives the only response to a prompt its score.)
     """
     return groups.counting(scores_B - groups.sums(scores_B) / groups.sizes.clamp(min=1.0))
 
