@@ -247,6 +247,14 @@ class StopNeverHolds(LifeCycleEvent, frozen=True, tag="stop_when cannot hold"):
     reported: list[str]
 
 
+class StateGrows(LifeCycleEvent, frozen=True, tag="run.state grows"):
+    """The step left a script's run.state larger than half of what it may be: a script that exceeds that fails."""
+
+    step: int
+    bytes: int
+    most: int
+
+
 class StepCheckpointed(LifeCycleEvent, frozen=True, tag="checkpointed"):
     """The checkpoint of a step is whole and named."""
 
@@ -330,6 +338,7 @@ Event = (
     | NumericsChanged
     | StepClosed
     | StopNeverHolds
+    | StateGrows
     | StepCheckpointed
     | CheckpointDamaged
     | RoleExported

@@ -51,6 +51,8 @@ class Room(Protocol):
 
     def step_of(self, turn: TurnBegun) -> Step: ...
 
+    def refuse_elsewhere(self, doing: str) -> None: ...
+
 
 Prepare = Callable[[Any, Any, Any], Any]
 """(run, experiment, step) → what the loop gets as `step.prepared`."""
@@ -63,9 +65,19 @@ class PreparingRun:
     def __init__(self, run: Room, talk: Conversation, state: str) -> None:
         self._run = run
         self._talk = talk
-        self.state: dict[str, Any] = json.loads(state)
-        self._was = state_text(self.state)
+        self._state: dict[str, Any] = json.loads(state)
+        self._was = state_text(self._state)
         self.compute, self.once, self.rng = run.compute, run.once, run.rng
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """As `Run.state`."""
+        self._run.refuse_elsewhere("run.state")
+        return self._state
+
+    @state.setter
+    def state(self, values: dict[str, Any]) -> None:
+        self._state = values
 
     def groups(self, *roles: str) -> tuple[WorkerGroup, ...]:
         """As `Run.groups`. All are to be taken before the first call is asked for."""

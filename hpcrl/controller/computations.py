@@ -42,6 +42,12 @@ class Computations:
         self._changed = threading.Condition()
         self.running = ""
         """The call whose function is being executed."""
+        self._thread = 0
+
+    @property
+    def here(self) -> str:
+        """The call whose function this thread executes; "" where it executes none."""
+        return self.running if threading.get_ident() == self._thread else ""
 
     def form(self, key: str) -> Form | None:
         """Of the rows of a key of the graph."""
@@ -75,7 +81,7 @@ class Computations:
         """
         it = self.take(step, call)
         where = f"{call} ({it.at})" if it.at else call
-        self.running = call
+        self.running, self._thread = call, threading.get_ident()
         try:
             made = it.function({key: [*of_key] for key, of_key in rows.items()}, *it.arguments)
         except HpcrlError:

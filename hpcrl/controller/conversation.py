@@ -14,7 +14,7 @@ from hpcrl.controller.asked_turn import AskedTurn, outside_a_turn
 from hpcrl.controller.data_proto import Columns
 from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
-from hpcrl.controller.user_code import misuse, place
+from hpcrl.controller.user_code import misuse, place, this_thread
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.totals import mean_of
 from hpcrl.durable.journal import Cuts
@@ -59,7 +59,7 @@ class Conversation:
         self._line = line
         self._silence = silence
         self._told = executed
-        self._threads = [_thread()]
+        self._threads = [this_thread()]
         """Those that may ask, the script's own first."""
         self._open: dict[int, AskedTurn] = {}
         """Each thread's."""
@@ -76,6 +76,11 @@ class Conversation:
         self._tokens = 0
         self.broken: BaseException | None = None
         """What has ended the line: a script that catches it gets no further."""
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether this thread is the script's, or one that has joined."""
+        return this_thread() in self._threads
 
     @property
     def _turn(self) -> AskedTurn | None:
@@ -130,11 +135,11 @@ class Conversation:
 
     def join(self) -> None:
         """This thread of the script's asks too, in turns of its own."""
-        self._threads.append(_thread())
+        self._threads.append(this_thread())
 
     def leave(self) -> None:
         """This thread asks no more."""
-        self._threads.remove(_thread())
+        self._threads.remove(this_thread())
         if self._silence is not None:
             self._silence.rests()
 
@@ -358,7 +363,7 @@ class Conversation:
         return error
 
     def _own_thread(self, doing: str = "run.steps()") -> None:
-        if _thread() not in self._threads:
+        if not self.is_own_thread:
             process, thread = self._threads[0]
             other = "thread" if os.getpid() == process else "process"
             # Nobody may ever look at an error that is raised here alone.
@@ -387,11 +392,6 @@ class Conversation:
         except BaseException as error:
             self.broken = error
             raise
-
-
-def _thread() -> tuple[int, int]:
-    """Whoever runs this: process and thread, whose numbers a forked process may have too."""
-    return os.getpid(), threading.get_ident()
 
 
 def _unexpected(message: Any, when: str) -> InternalError:

@@ -82,9 +82,10 @@ class Calls:
     ) -> Any:
         """Ask for a registered method."""
         text, _ = arguments(call.name, rest)
-        parts = self.talk.parts or self.plan.units(call.name)
+        now = self.plan.units(call.name)
+        parts = self.talk.parts or now
         if not it.takes_rows:
-            check_items(it, rest, parts, doing)
+            check_items(it, rest, parts, now, doing)
             return self._ask(call, None, doing, blocking, text, ways=Ways(values=parts, single=it.is_single))
         if batch is None:
             raise misuse(f"{doing} needs a batch.", f"Give it one that has {listed(call.inputs)}.")

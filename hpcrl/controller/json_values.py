@@ -6,9 +6,9 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from hpcrl.controller.user_code import kind_of, listed, misuse
+from hpcrl.durable.once import MOST_STATE
 
 HERE = __name__.rpartition(".")[0]
-MOST_STATE = 1 << 20
 MOST_ARGUMENTS = MOST_RESULT = 1 << 16
 DEEPEST = 50
 """Values within values."""

@@ -11,7 +11,7 @@ import reprlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,11 @@ from hpcrl.controller.conversation import Conversation
 from hpcrl.controller.data_proto import DataProto, StandsForRows
 from hpcrl.controller.declared import DeclaredCalls
 from hpcrl.controller.groups import Calls, WorkerGroup
-from hpcrl.controller.json_values import arguments, refuse_lost, result_text, state_text, with_defaults
+from hpcrl.controller.json_values import arguments, result_text, state_text, with_defaults
 from hpcrl.controller.line import Line
 from hpcrl.controller.silence import Silence
+from hpcrl.controller.state import RunState
+from hpcrl.controller.steps import Step, Steps, looped_twice
 from hpcrl.controller.user_code import generators_kept, listed, misuse, place, refuse_uncallable, told
 from hpcrl.controller.view import ExperimentView
 from hpcrl.data.samples import sample_seed
@@ -114,10 +116,7 @@ class Run:
         self._ahead: Preparation | None = None
         self._over = begins.left is not None
         self._thread = threading.get_ident()
-        self._defaults = "{}"
-        """What the script sets of it above its loop, as JSON."""
-        self.state: dict[str, Any] = {}
-        """Texts, numbers, lists and dicts, as JSON has them: all that lives from turn to turn."""
+        self._state = RunState()
         self.experiment = ExperimentView(world.experiments, self._settings)
         """The settings, as the script's second argument."""
         self._seed_all(0)
@@ -128,6 +127,28 @@ class Run:
         if self._talk.turn is not None:
             return f"step {self._talk.turn.step}"
         return f"what follows step {self._step}" if self._loops else "what comes before its loop"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Texts, numbers, lists and dicts, as JSON has them: all that lives from turn to turn."""
+        self.refuse_elsewhere("run.state")
+        return self._state.values
+
+    @state.setter
+    def state(self, values: dict[str, Any]) -> None:
+        self._state.values = values
+
+    def refuse_elsewhere(self, doing: str) -> None:
+        """Raises UserCodeError where a computation does this, or another thread than the script's own: neither has a
+        turn, from which it follows."""
+        computation = self._world.computations.here
+        if computation or not self._talk.is_own_thread:
+            who = f"the computation {computation}" if computation else "another thread than the script's own"
+            self._talk.broken = misuse(
+                f"{doing} is read by {who}, which does not know the step.",
+                "Read it, or draw, in the script, and give what comes of it as an argument.",
+            )
+            raise self._talk.broken
 
     def groups(self, *roles: str) -> tuple[WorkerGroup, ...]:
         """The worker groups of these roles; of all, in the recipe's order, where none is named."""
@@ -143,20 +164,17 @@ class Run:
             )
         return WorkerGroup(role, self._world.plan, self._calls)
 
-    def steps(self, prepare: Prepare | None = None, lag: int = 0) -> "Steps":
+    def steps(self, prepare: Prepare | None = None, lag: int = 0) -> Steps:
         """The turns that are to be made, each a step of the run.
 
         `prepare(run, e, step)` is called for each of them before, and gives what is `step.prepared` in the loop: at the
         turn's beginning, or with a `lag` beside the turn so many steps before it, on a thread of its own. It then reads
         roles and `run.state` as the turn before that one has left them. It changes neither.
         """
-        initial = state_text(self.state)
+        if self._loops:
+            raise looped_twice("run.steps() is called")
+        initial = self._state.begin(self._begins.state)
         self._talk.begin_loop()
-        if not self._loops:
-            self._defaults = initial
-            self._take_state(self._begins.state or initial)
-        elif self._talk.turn is None:
-            self._take_state(initial)
         if prepare is not None or lag:
             self._ahead = self._preparation(prepare, lag, initial)
         self._refuse_other_lag(lag)
@@ -171,14 +189,10 @@ class Run:
                 "Write run.steps(prepare=FUNCTION, lag=1).",
             )
         refuse_uncallable(prepare, "run.steps(prepare=…)")
-        if self._loops:
-            raise misuse(
-                "run.steps(prepare=…) is called after a loop has begun.", "Loop once over run.steps(prepare=…)."
-            )
         begins = self._begins
         states = {0: initial}
         if begins.state is not None:
-            after = [state_text(with_defaults(text, self._defaults)) for text in (*begins.earlier, begins.state)]
+            after = [state_text(with_defaults(text, initial)) for text in (*begins.earlier, begins.state)]
             states.update(enumerate(after, begins.step - len(after)))
         if lacking := [step for step in range(max(begins.step - 1 - lag, 0), begins.step) if step not in states]:
             raise misuse(
@@ -256,9 +270,10 @@ class Run:
 
     def rng(self, name: str) -> np.random.Generator:
         """Random numbers that follow from the run's seed, the step and this name alone, from the first one on."""
+        self.refuse_elsewhere(f"run.rng({name!r})")
         return np.random.default_rng(self._seed(name))
 
-    def next_step(self) -> "Step | None":
+    def next_step(self) -> Step | None:
         """End the turn that is open, and begin the next, if there is one."""
         self.end_turn()
         step = None if self._over else self._begun(self._step + 1)
@@ -266,7 +281,7 @@ class Run:
             self._over = True
         return step
 
-    def _begun(self, number: int) -> "Step | None":
+    def _begun(self, number: int) -> Step | None:
         ahead = self._ahead
         if ahead is not None and ahead.lag:
             if (prepared := ahead.take(number)) is not None:
@@ -285,16 +300,14 @@ class Run:
         self._step = number
         self._seed_all(number)
 
-    def step_of(self, turn: TurnBegun) -> "Step":
+    def step_of(self, turn: TurnBegun) -> Step:
         return Step(self, turn.step, turn.epoch, bool(turn.eval_ids))
 
     def end_turn(self, left: bool = False) -> None:
         """End the turn that is open, if there is one, and the loop with it where it is left."""
         if self._talk.turn is not None:
-            text = state_text(self.state)
-            refuse_lost(self.state, self._defaults)
+            text = self._state.end()
             self._talk.close_turn(text, self._logged.pop(self._step, {}), left)
-            self._take_state(text)
             if self._ahead is not None:
                 self._ahead.ended(self._step, text)
 
@@ -331,13 +344,8 @@ class Run:
             except (TypeError, ValueError):
                 raise misuse(f"step.log({name}={reprlib.repr(value)}): this is not a number.", "Log numbers.") from None
 
-    def _take_state(self, text: str) -> None:
-        """What was recorded takes the place of what is there, so that a turn finds the same after a kill."""
-        read = with_defaults(text, self._defaults)
-        self.state.clear()
-        self.state.update(read)
-
     def _settings(self) -> int:
+        self.refuse_elsewhere("e")
         version = self._talk.settings
         return max(self._world.experiments) if version is None else version
 
@@ -350,48 +358,3 @@ class Run:
         seed = sample_seed(self.experiment.seed, step, SCRIPT, "")
         random.seed(seed)
         np.random.seed(seed % 2**32)
-
-
-class Steps:
-    """The turns of a loop. Each begins when the loop asks for it, which ends the one before."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __iter__(self) -> "Steps":
-        return self
-
-    def __next__(self) -> "Step":
-        step = self._run.next_step()
-        if step is None:
-            raise StopIteration
-        return step
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """A turn of the loop."""
-
-    run: Run
-    number: int
-    """From 1."""
-    epoch: int
-    evaluates: bool
-    """Whether it has samples of the evaluation data set."""
-    prepared: Any = None
-    """What `prepare` gave, where the loop has one."""
-
-    def with_prepared(self, made: Any) -> "Step":
-        return replace(self, prepared=made)
-
-    def batch(self) -> DataProto:
-        """Its samples of the training data."""
-        return self.run.batch_of(self.number, "train")
-
-    def held_out(self) -> DataProto:
-        """Its samples of the evaluation data."""
-        return self.run.batch_of(self.number, "eval")
-
-    def log(self, **numbers: Any) -> None:
-        """Numbers that the step's row of metrics has besides."""
-        self.run.log(self.number, numbers)

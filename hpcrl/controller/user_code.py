@@ -48,6 +48,11 @@ def is_shown(file: str) -> bool:
     return not file.startswith(NOT_SHOWN) and file != threading.__file__
 
 
+def this_thread() -> tuple[int, int]:
+    """Whoever runs this: process and thread, whose numbers a forked process may have too."""
+    return os.getpid(), threading.get_ident()
+
+
 def generators() -> tuple[object, ...]:
     """Where the generators of this process are."""
     kind, keys, *rest = np.random.get_state(legacy=True)

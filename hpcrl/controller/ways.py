@@ -33,18 +33,23 @@ class Ways:
 PLAIN = Ways()
 
 
-def check_items(it: Registered, given: Sequence[Any], parts: int, doing: str) -> None:
-    """Raises UserCodeError where an argument has not an item for each part or worker."""
+OF_OTHER_WORKERS = "Resume with as many workers as the step began with: cluster.nodes and layouts say how many."
+
+
+def check_items(it: Registered, given: Sequence[Any], parts: int, now: int, doing: str) -> None:
+    """Raises UserCodeError where an argument has not an item for each part or worker; there are so many `now`, where an
+    older attempt has asked for it on others."""
     if not it.takes_items:
         return
     who = "workers" if it.goes_to == "ranks" else "data-parallel parts"
     for number, each in enumerate(given, 1):
         if not isinstance(each, list | tuple) or len(each) != parts:
             found = f"{len(each)} items" if isinstance(each, list | tuple) else f"a {type(each).__name__}"
-            raise misuse(
-                f"{doing}: argument {number} has {found}, but {doing} gives an item of it to each of {parts} {who}.",
-                f"Give a list of {parts}.",
-            )
+            text = f"{doing}: argument {number} has {found}, but {doing} gives an item of it to each of {parts} {who}."
+            if parts != now:
+                had = f"It was asked for so before: the number of workers has changed, and there are {now} {who} now."
+                raise misuse(f"{text} {had}", OF_OTHER_WORKERS)
+            raise misuse(text, f"Give a list of {parts}.")
 
 
 def split_by(way: Custom, batch: DataProto, parts: int, doing: str) -> list[DataProto]:

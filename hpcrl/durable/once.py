@@ -3,6 +3,9 @@ returned, and how its turns end."""
 
 import msgspec
 
+MOST_STATE = 1 << 20
+"""Bytes of JSON that may live from turn to turn."""
+
 
 class Once(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     """The script has done something, as its `number`-th ask in this step; `at` is where, `result` what came of it.

@@ -20,6 +20,7 @@ from hpcrl.events import (
     NumericsChanged,
     ReplayDrifted,
     RowsLeftOut,
+    StateGrows,
 )
 from hpcrl.foreign import LONGEST, plain
 from hpcrl.inspect.clocks import MASTER, Clock
@@ -42,6 +43,7 @@ _WARNINGS = (
     | NumericsChanged
     | ReplayDrifted
     | RowsLeftOut
+    | StateGrows
 )
 
 

@@ -127,7 +127,10 @@ class Attempt:
         try:
             self._driver.hear(report)
         except ScriptDiverged as error:
-            found = by_a_change(error, self._files.recovery, self._settings.other_scripts)
+            assert self._plan is not None, "a script runs by it"
+            found = by_a_change(error, self._files.recovery, self._settings.other_scripts, self._plan.units)
+            if found is None:
+                return
             if isinstance(found, ScriptChanged):
                 in_order = () if self._settings.until_closed else (Stopped(str(found)),)
                 self._files.append([*found.aside, *in_order])

@@ -1,6 +1,6 @@
 """What a script that runs again must do as it did, and what becomes of a run whose script was changed. Pure."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hpcrl.durable.journal import Called, Ids
 from hpcrl.durable.made import Made
@@ -17,12 +17,18 @@ CORRECT_IT = (
 )
 
 
-class ScriptDiverged(DataError):
-    """A script that ran again asked for something else than it had."""
+OF_OTHER_WORKERS = (
+    "Resume with as many workers as the step began with: cluster.nodes and layouts say how many. A script must not "
+    "decide by the world_size, layout or ranks of a group."
+)
 
-    def __init__(self, turn: OpenTurn, how: str) -> None:
-        super().__init__(f"step {turn.step}: the script does not do as it did: {how}.", CORRECT_IT)
-        self.turn, self.how = turn, how
+
+class ScriptDiverged(DataError):
+    """A script that ran again asked for something else than it had, or `only_logs` something else."""
+
+    def __init__(self, turn: OpenTurn, how: str, advice: str = CORRECT_IT, only_logs: bool = False) -> None:
+        super().__init__(f"step {turn.step}: the script does not do as it did: {how}.", advice)
+        self.turn, self.how, self.only_logs = turn, how, only_logs
 
     @property
     def step(self) -> int:
@@ -42,17 +48,21 @@ class ScriptChanged(HpcrlError):
 
 
 def by_a_change(
-    diverged: ScriptDiverged, recovery: RecoveryPlan, others: Collection[int]
-) -> ScriptDiverged | ScriptChanged:
-    """What follows where the script asks for something else, if it does because it was changed.
+    diverged: ScriptDiverged, recovery: RecoveryPlan, others: Collection[int], units: Callable[[str], int]
+) -> ScriptDiverged | ScriptChanged | None:
+    """What follows where the script asks for something else, if it does because it was changed: nothing where it only
+    logs something else in a step whose row is written.
 
     `others` are the versions of the settings that have another script. A step in which a role has changed, and all
     before it, are ended by the script that they were begun with; what later ones have recorded is set aside, what was
-    prepared of them ahead, too. That is prepared anew from parameters no older than the checkpoint's.
+    prepared of them ahead, too. That is prepared anew from parameters no older than the checkpoint's. `units` tells in
+    how many parts a call is made now.
     """
     versions = [version for version in _asked_under(diverged.turn.recorded) if version in others]
     if not versions:
-        return diverged
+        return _among_others(diverged, units)
+    if diverged.only_logs:
+        return None
     closing = max((*recovery.closed, *(line.step for line in recovery.replay)), default=0)
     free = max(closing + 1, diverged.step)
     aside = (SetAside(free),) if any(opened.step >= free for opened in recovery.opened) else ()
@@ -61,6 +71,18 @@ def by_a_change(
         return ScriptChanged(f"{said} What this step had recorded is set aside; it begins anew.", aside)
     upto = f"steps up to {closing} are" if closing > diverged.step else "this step is"
     return ScriptChanged(f"{said} As roles have changed, {upto} ended by the script as it was.", aside, max(versions))
+
+
+def _among_others(diverged: ScriptDiverged, units: Callable[[str], int]) -> ScriptDiverged:
+    """The same; where the number of workers has changed, it says so."""
+    recorded = diverged.turn.recorded
+    for line in () if recorded is None else recorded.called:
+        if (now := units(line.call)) != line.parts:
+            moved = (
+                f"The number of workers has changed: {line.call} was made in {line.parts} parts, and now it is in {now}"
+            )
+            return ScriptDiverged(diverged.turn, f"{diverged.how}. {moved}", OF_OTHER_WORKERS)
+    return diverged
 
 
 def _asked_under(lines: StepLines | None) -> list[int]:
@@ -126,6 +148,22 @@ def unlike_end(turn: OpenTurn, ended: TurnEnded, recorded: Turn | None) -> str:
     if recorded.left and not ended.left:
         return "the loop goes on where it had been left"
     return ""
+
+
+def unlike_logged(ended: TurnEnded, recorded: Turn | None) -> str:
+    """How a turn logs something else than was recorded; "" where it logs the same, or nothing was."""
+    if recorded is None:
+        return ""
+    for name in sorted({*ended.logged, *recorded.logged}):
+        now, had = _logged(ended.logged, name), _logged(recorded.logged, name)
+        if now != had:
+            return f"{ended.at or 'the script'} ends it with {name} logged as {now} where it had been {had}"
+    return ""
+
+
+def _logged(numbers: Mapping[str, float], name: str) -> str:
+    """In words, which are one for all NaN."""
+    return repr(numbers[name]) if name in numbers else "nothing"
 
 
 def _unlike_arguments(recorded: Called | Once, asked: CallAsked | OnceAsked) -> str:

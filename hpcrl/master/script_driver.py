@@ -17,20 +17,19 @@ from hpcrl.durable.once import Once, Turn
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import InternalError
-from hpcrl.events import CallStalled, CallWentOn
 from hpcrl.master.ahead import Ahead, left_in
 from hpcrl.master.attempt_records import AttemptRecords
 from hpcrl.master.before_loop import BeforeLoop
-from hpcrl.master.divergence import ScriptDiverged, recorded_of, refuse_other_version, unlike_end
+from hpcrl.master.divergence import ScriptDiverged, recorded_of, refuse_other_version, unlike_end, unlike_logged
 from hpcrl.master.driver import Driver
 from hpcrl.master.jobs import Line
 from hpcrl.master.numerics import Computing
+from hpcrl.master.script_notes import of_silence, of_state
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.master.turn import OpenTurn, Outside, consumed, keys_of
 from hpcrl.master.turn_tasks import line_of, tasks_of
 from hpcrl.placement.plan import Plan
-from hpcrl.recipes.algorithm import SCRIPT
 from hpcrl.wire.holders import InSpill
 from hpcrl.wire.script_messages import (
     CallAsked,
@@ -75,6 +74,7 @@ class ScriptDriver(Driver):
         self._left = {lines.step: lines for lines in recovery.opened}
         """What older attempts have of steps that the script has yet to come to."""
         self._wanted: NextTurn | None = None
+        self._has_returned = False
         self._loop_at: int | None = None
         """The step of a turn that is prepared, and wants to go on."""
         cut, before = (0, None) if recovery.checkpoint is None else (recovery.checkpoint.step, recovery.checkpoint.turn)
@@ -125,10 +125,10 @@ class ScriptDriver(Driver):
             case RowsAsked():
                 self._tell_rows(body)
             case ScriptSilent():
-                self._note_silence(body)
+                self._around.note(of_silence(body, self._rank))
             case ScriptEnded():
                 self._before.loop_begins()
-                self._no_more_steps = True
+                self._no_more_steps = self._has_returned = True
             case _:
                 assert_never(body)
 
@@ -136,16 +136,6 @@ class ScriptDriver(Driver):
         ahead = self._turn(told.step).ahead
         assert ahead is not None, "it is told before the step is prepared"
         ahead.reads = frozenset(told.roles)
-
-    def _note_silence(self, told: ScriptSilent) -> None:
-        at, who = (told.step, SCRIPT, 0), (self._rank,)
-        if told.stack:
-            why = "the script asks for nothing and waits for nothing"
-            self._around.note(
-                CallStalled(*at, who, told.seconds, culprits=who, why=why, executing=who, stack=told.stack)
-            )
-        else:
-            self._around.note(CallWentOn(*at, told.seconds))
 
     def _answer(self, body: ToScript) -> None:
         self._around.send(self._rank, body)
@@ -213,6 +203,8 @@ class ScriptDriver(Driver):
         if found := unlike_end(turn, ended, was):
             raise ScriptDiverged(turn, found)
         turn.ended = ended
+        if found := unlike_logged(ended, was):
+            raise ScriptDiverged(turn, found, only_logs=True)
 
     def _over(self, turn: OpenTurn) -> None:
         """All that it asked for is executed: the roles are as they are after it."""
@@ -222,6 +214,8 @@ class ScriptDriver(Driver):
         versions = {role: self._versions[role] for role in sorted(self._versions)}
         calls = turn.lines.asked
         value = Turn(ended.state, dict(ended.logged), calls, versions, self._plan.settings, ended.left)
+        if note := of_state(step, self._ahead.ended.get(step - 1), value):
+            self._around.note(note)
         self.dispatcher.metrics.log(step, ended.logged)
         self._steps.ended(step, value)
         self._ahead.ended[step] = value
@@ -233,6 +227,11 @@ class ScriptDriver(Driver):
             self._readiness.was_closed(step)
             self._saving.closed(step)
             del self._turns[step]
+
+    @property
+    def finished(self) -> bool:
+        """What the script does after its loop is part of the run."""
+        return super().finished and self._has_returned
 
     @property
     def _all_closed(self) -> bool:

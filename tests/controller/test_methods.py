@@ -13,6 +13,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.controller import rehearsal
 from hpcrl.controller.computations import Computations
 from hpcrl.controller.run import World, follow
+from hpcrl.controller.ways import OF_OTHER_WORKERS
 from hpcrl.errors import ConfigurationError, UserCodeError
 from hpcrl.placement.plan import plan_for
 from hpcrl.recipes.algorithm import algorithm_of
@@ -61,6 +62,13 @@ def test_a_method_that_is_asked_for_as_its_advice_says_gets_further(advice: str)
     pattern = re.escape(advice.partition(": ")[2]).replace(re.escape("{}"), ".*")
     assert any(re.fullmatch(pattern, each, re.DOTALL) for each in error.value.advice), error.value.advice
     asked(right)
+
+
+def test_a_list_for_fewer_workers_than_asked_before_is_told_so() -> None:
+    said = r"of 3 workers\. It was asked for so before: .* there are 2 workers now"
+    with pytest.raises(UserCodeError, match=said) as error:
+        asked("actor.item([*actor.ranks])", recorded=(1, 3))
+    assert error.value.advice == (OF_OTHER_WORKERS,)
 
 
 def test_the_rehearsal_answers_for_methods() -> None:

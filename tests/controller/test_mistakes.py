@@ -260,7 +260,6 @@ FAILING = {
     "a statistic that nobody reports": ("actor.generate(batch).stats['kl']", "actor_gen_2 has no statistic 'kl'"),
     "rows that it writes into": ("drawn.fetch('y')['y'][0][0] = 1", "read-only"),
     "an error of its own": ("1 / (step.number - 2)", "ZeroDivisionError"),
-    "a call after the loop": ("[*run.steps()]; actor.generate(batch)", "Calls belong into the loop"),
     "a number of numpy's in the state": (
         "run.state['n'] = np.bool_(True)",
         "run.state['n'] is of the type numpy.bool, which JSON does not have",
@@ -297,6 +296,15 @@ FAILING = {
     "a pool that asks": (
         "import concurrent.futures as cf; [*cf.ThreadPoolExecutor().map(actor.generate, [batch])]",
         "actor.generate: another thread than the script's own asks for it",
+    ),
+    "a second loop": ("[*run.steps()]", "run.steps() is called a second time, but a script has one loop"),
+    "a list of the state of an older step": (
+        "kept.append(run.state.setdefault('n2', [])); kept[0].append(step.number)",
+        "the step has changed a list that was taken from run.state['n2'] before it began",
+    ),
+    "a thread that draws": (
+        "worker = threading.Thread(target=lambda: run.rng('x')); worker.start(); worker.join(); run.state",
+        "run.rng('x') is read by another thread than the script's own",
     ),
     "a bare index": ("batch[0]", "a batch has no element 0"),
 }

@@ -126,6 +126,9 @@ def test_a_script_that_gives_no_answer_is_told(tmp_path, body, said):
     ("computation", "said"),
     [
         ("lambda rows: 1 / 0", "ZeroDivisionError"),
+        ("lambda rows: run.rng('x').random()", "run.rng('x') is read by the computation doubled"),
+        ("lambda rows: run.state['n']", "run.state is read by the computation doubled"),
+        ("lambda rows: e.seed", "e is read by the computation doubled"),
         (
             "lambda rows: None",
             "in step 1, gave a NoneType; it has to give a dict of lists, a row for each of its 8 samples",
@@ -377,8 +380,10 @@ def test_a_loop_that_is_left_in_its_first_step_is_told_how_loops_end(tmp_path):
 
 def test_what_a_computation_leaves_besides_its_rows_is_found(tmp_path):
     body = """
+    counted = []
+
     def counting(rows):
-        run.state["n"] += 1
+        counted.append(1)
         return doubled(rows)
 
     for step in run.steps():
@@ -386,9 +391,10 @@ def test_what_a_computation_leaves_besides_its_rows_is_found(tmp_path):
         batch = batch.union(actor.generate(batch))
         batch = batch.union(run.compute(counting, batch, name="doubled"))
         batch.mean("d")
+        run.state["n"] = len(counted)
     """
     with pytest.raises(
-        ConfigurationError, match=r"run\.state\['n'\] was 2, then 1\. Something lives outside run\.state"
+        ConfigurationError, match=r"run\.state\['n'\] was 2, then 0\. Something lives outside run\.state"
     ):
         [*rehearsal.rehearse(experiment_of(tmp_path, body))]
 

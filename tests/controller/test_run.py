@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -319,6 +320,101 @@ def test_random_numbers_follow_from_seed_step_and_name():
     assert seen[1:3] == seen[3:]
     assert seen[0][3] == seen[0][5]
     assert len({number for it in seen[:3] for number in it[1:5]}) == 12
+
+
+READ_BESIDE = {
+    "run.rng('noise')": lambda run, e: run.rng("noise").random(),
+    "run.state": lambda run, e: run.state["n"],
+    "e": lambda run, e: e.name,
+}
+
+
+@pytest.mark.parametrize("what", READ_BESIDE)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_depends_on_the_step_is_not_read_beside_it(what, ahead):
+    """By a computation, which a run executes on its worker's thread, whatever it does with what is raised there."""
+    read = []
+
+    def looks(rows):
+        with suppress(UserCodeError):
+            read.append(READ_BESIDE[what](*given[-1]))
+        return {"s": rows["r"]}
+
+    class Beside(FakeMaster):
+        def _execute(self, asked):
+            executes = threading.Thread(target=super()._execute, args=(asked,))
+            executes.start()
+            executes.join()
+
+    def prepare(run, e, step):
+        given.append((run, e))
+        actor, reward = run.groups("actor", "reward")
+        batch = step.batch().union(actor.generate(step.batch()))
+        return run.compute(looks, batch.union(reward.score(batch)), name="scale")
+
+    def script(run, e):
+        run.state["n"] = 1
+        for step in run.steps(prepare=prepare, lag=1) if ahead else run.steps():
+            step.prepared or prepare(run, e, step)
+
+    given = []
+    world, _ = world_with(script, None)
+    with pytest.raises(UserCodeError, match=re.escape(f"{what} is read by the computation scale")) as error:
+        follow(script, Beside(world.computations, turns=2), world)
+    assert re.match(r"test_run\.py:\d+: ", str(error.value)) and not read
+
+
+@pytest.mark.parametrize("what", READ_BESIDE)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_of_the_scripts_own_reads_nothing_of_the_step(what):
+    def script(run, e):
+        for step in run.steps():
+            reads = threading.Thread(target=READ_BESIDE[what], args=(run, e))
+            reads.start()
+            reads.join()
+            run.group("actor").generate(step.batch())
+
+    with pytest.raises(UserCodeError, match=re.escape(f"{what} is read by another thread than the script's own")):
+        course(script)
+
+
+def twice_called(run):
+    for step in run.steps():
+        if step.number == 1:
+            break
+    for _ in run.steps():
+        pass
+
+
+def twice_looped(run):
+    steps = run.steps()
+    next(steps)
+    for _ in steps:
+        pass
+
+
+@pytest.mark.parametrize("script", [twice_called, twice_looped])
+def test_a_script_has_one_loop(script):
+    with pytest.raises(UserCodeError, match=r"test_run.py:\d+: run.steps\(\) is .* a second time") as error:
+        course(lambda run, e: script(run))
+    assert error.value.advice == ("Loop once, and decide by step.number or run.state what a step does.",)
+    assert course(lambda run, e: [*zip(iter(run.steps()), "abc", strict=True)]).ended
+
+
+def test_a_list_from_above_the_loop_is_kept_where_it_is_assigned():
+    def script(run, e):
+        many, few = run.state.setdefault("many", []), run.state.setdefault("few", {"of": []})
+        for step in run.steps():
+            many.append(step.number)
+            run.state["many"] = many
+            if step.number == last:
+                few["of"].append(step.number)
+
+    last = 9
+    assert [json.loads(it.state)["many"] for it in course(script).ends] == [[1], [1, 2], [1, 2, 3]]
+    last = 2
+    with pytest.raises(UserCodeError, match=r"a dict that was taken from run.state\['few'\] before it began"):
+        course(script)
 
 
 def test_groups_tell_their_layout():

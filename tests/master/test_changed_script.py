@@ -1,5 +1,6 @@
 """A script that was changed between two attempts: what of open steps ends as it was begun, and what begins anew."""
 
+import math
 import signal
 from dataclasses import replace
 from operator import itemgetter
@@ -31,13 +32,21 @@ from hpcrl.config.experiment import to_dict
 from hpcrl.data.user_code import code_places, collect_code
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Called, Opened, Trained
-from hpcrl.durable.once import SetAside
+from hpcrl.durable.once import SetAside, Turn
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import ExitCode
-from hpcrl.master.divergence import CORRECT_IT, ScriptChanged, ScriptDiverged, by_a_change
+from hpcrl.master.divergence import (
+    CORRECT_IT,
+    OF_OTHER_WORKERS,
+    ScriptChanged,
+    ScriptDiverged,
+    by_a_change,
+    unlike_logged,
+)
 from hpcrl.master.turn import OpenTurn
+from hpcrl.wire.script_messages import TurnEnded
 
 STEPS = range(1, 5)
 NEVER = 1000
@@ -185,11 +194,58 @@ def test_who_ends_what_follows_from_what_is_recorded() -> None:
     diverged = ScriptDiverged(turn, "x.py:3 asks for another")
     assert turn.recorded is not None
     recovery = RecoveryPlan(opened=(turn.recorded,))
-    found = by_a_change(diverged, recovery, {0})
+    found = by_a_change(diverged, recovery, {0}, one)
     assert isinstance(found, ScriptChanged) and found.aside == (SetAside(2),) and found.under is None
-    assert by_a_change(diverged, recovery, {3}) is diverged
-    closed = by_a_change(diverged, replace(recovery, closed=frozenset({1, 2})), {0, 1})
+    assert by_a_change(diverged, recovery, {3}, one) is diverged
+    closed = by_a_change(diverged, replace(recovery, closed=frozenset({1, 2})), {0, 1}, one)
     assert isinstance(closed, ScriptChanged) and closed.aside == () and closed.under == 1
+
+
+def one(call: str) -> int:
+    """In how many parts it is made now."""
+    return 1
+
+
+def test_a_script_that_does_otherwise_among_other_workers_is_told_so() -> None:
+    turn = a_turn(2, 0, 1)
+    found = by_a_change(ScriptDiverged(turn, "x.py:3 asks for another"), RecoveryPlan(), (), lambda call: 3)
+    assert isinstance(found, ScriptDiverged) and found.turn is turn
+    assert "x.py:3 asks for another. The number of workers has changed: call0 was made in 1 parts" in str(found)
+    assert found.advice == (OF_OTHER_WORKERS,)
+
+
+def test_numbers_that_a_turn_logs_are_those_that_it_logged() -> None:
+    had = Turn("{}", {"loss": 0.5, "kept": math.nan, "more": 1.0}, 1, {}, 0)
+
+    def found(**logged: float) -> str:
+        return unlike_logged(TurnEnded(2, 1, "{}", logged, at="x.py:3"), had)
+
+    assert found(more=1.0, kept=float("nan"), loss=0.5) == ""
+    assert found(more=1.0, kept=math.nan, loss=0.25) == "x.py:3 ends it with loss logged as 0.25 where it had been 0.5"
+    assert found(more=1.0, loss=0.5) == "x.py:3 ends it with kept logged as nothing where it had been nan"
+    assert "with new logged as 2.0 where it had been nothing" in found(more=1.0, kept=math.nan, loss=0.5, new=2.0)
+    assert unlike_logged(TurnEnded(2, 1, "{}", {"loss": 1.0}), None) == ""
+
+
+def test_a_changed_script_may_log_something_else_of_a_step_whose_row_is_written() -> None:
+    turn = a_turn(2, 0)
+    diverged = ScriptDiverged(turn, "it logs something else", only_logs=True)
+    closed = RecoveryPlan(closed=frozenset({1, 2}))
+    assert by_a_change(diverged, closed, {0}, one) is None
+    assert by_a_change(diverged, closed, (), one) is diverged
+
+
+def test_what_a_script_logs_may_be_changed_without_another_attempt(tmp_path: Path) -> None:
+    text = Path(wayward_script.__file__).read_text()
+    (tmp_path / "script.py").write_text(text)
+    experiment = experiment_of(f"{tmp_path / 'script.py'}:ALGORITHM")
+    run = make(tmp_path / "run", experiment)
+    struck_at(run, tmp_path, 9)
+    (tmp_path / "script.py").write_text(text.replace("step.log(", "step.log(more=1.0, "))
+    change(run, experiment)
+    assert finish(run) == [0], outputs(run)
+    assert [row.get("script/more") for row in remains(run).metrics] == [None, 1.0, 1.0, 1.0]
+    assert lines(run, SetAside) == []
 
 
 @pytest.mark.parametrize("ask", [15, 30])

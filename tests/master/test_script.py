@@ -34,8 +34,11 @@ from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import to_dict
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Called, Closed, Done, Trained
+from hpcrl.durable.once import MOST_STATE
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.event_log import decode
+from hpcrl.events import StateGrows
 
 ALGORITHM = f"{Path(toy_script.__file__)}:ALGORITHM"
 PATIENT = {"lost_after_s": 5.0, "start_timeout_s": 60.0}
@@ -164,6 +167,7 @@ DIFFERS = {
     "other number": r"computes shifted with \[0.5\] where it had been with \[0.25\]",
     "ends early": r"the turn ends where wayward_script.py:\d+ had asked for actor_train",
     "one more": r"asks for critic_train_2 where the turn had ended",
+    "other log": r"ends it with lr logged as 0\.5 where it had been 0\.05",
     "other state": r'run.state ends as {"by":0.125} where it had ended as {"by":1.05}',
 }
 
@@ -177,7 +181,11 @@ def struck(run: RunDirectory, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mood", [pytest.param(it, marks=() if it in ("other call", "other number") else pytest.mark.slow) for it in DIFFERS]
+    "mood",
+    [
+        pytest.param(it, marks=() if it in ("other call", "other log", "other number") else pytest.mark.slow)
+        for it in DIFFERS
+    ],
 )
 def test_a_script_that_does_otherwise_when_it_runs_again_is_told_so_and_trains_on_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, mood: str
@@ -240,6 +248,31 @@ def test_what_is_asked_for_again_is_asked_for_under_the_settings_of_its_line(fol
     assert finish(run) == [0], outputs(run)
     rows = {row["step"]: row for row in remains(run).metrics}
     assert [rows[step]["script/lr"] for step in (1, 2, 3)] == [0.05, 0.25, 0.25]
+
+
+def test_a_run_is_done_when_its_script_has_returned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes after its loop; what it raises there ends the run as it does anywhere."""
+    run = create_run(folder / "run", replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=2)))
+    monkeypatch.setenv(wayward_script.FILE, str(folder / "left"))
+    with monkeypatch.context() as patch:
+        patch.setenv(wayward_script.MOOD, "fails late")
+        jobs = begin(run, "first")
+        assert jobs.wait_for("master", 60) == ExitCode.USER_CODE, outputs(run)
+        jobs.kill_all()
+    verdict = run.read_verdict(run.newest_attempt())
+    assert verdict is not None and "The script failed in what follows step 2." in verdict.reason, verdict
+    assert not (folder / "left").exists()
+    monkeypatch.setenv(wayward_script.MOOD, "ends late")
+    assert finish(run) == [0], outputs(run)
+    assert (folder / "left").read_text() == "done"
+
+
+def test_a_state_that_is_half_full_is_told_once_in_an_attempt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(wayward_script.MOOD, "much")
+    run = whole_run(folder, replace(scripted(), algorithm=WAYWARD, control=ControlConfig(steps=4)))
+    told = [decode(line).event for line in run.events(0).read_bytes().splitlines()]
+    (note,) = [event for event in told if isinstance(event, StateGrows)]
+    assert (note.step, note.most) == (2, MOST_STATE) and note.bytes > MOST_STATE // 2
 
 
 def test_a_script_that_ends_its_process_is_told_of_its_line_and_resumed(

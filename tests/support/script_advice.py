@@ -9,7 +9,7 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "actor.generate(batch)",
     ),
     "asked_turn.py: Calls belong into the loop: for step in run.steps(): batch = step.batch().": (
-        "[*run.steps()]; actor.generate(batch)",
+        "pass\n    actor.generate(batch)",
         "actor.generate(batch)",
     ),
     "asked_turn.py: Ask before it, and give its function what it needs as arguments.": (
@@ -116,6 +116,10 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
         "run.compute(same, drawn.union(reward.score(drawn)), name='scale'); run.once(lambda key, file: 1, 'file.json')",
     ),
     "json_values.py: Write it as {}.": ("run.state['x'] = {1: 2}", "run.state['x'] = {'1': 2}"),
+    "state.py: Change run.state[{}] itself, in the loop, or assign to it.": (
+        "kept.append(run.state.setdefault('n', [])); kept[0].append(step.number)",
+        "run.state.setdefault('n', []).append(step.number); run.state['m'] = [*run.state['n'], 0]",
+    ),
     "results.py: Its numbers are in .stats.": (
         "scored = drawn.union(reward.score(drawn), reference.score(drawn), critic.many(drawn, name='critic_inf')); "
         "scored.union(actor.update(scored))",
@@ -124,6 +128,10 @@ IN_A_LOOP: Mapping[str, tuple[str, str]] = {
     ),
     "results.py: Name one of these.": ("actor.generate(batch).stats['l']", "actor.generate(batch).stats['loss']"),
     "run.py: Log numbers.": ("step.log(x='one')", "step.log(x=1)"),
+    "run.py: Read it, or draw, in the script, and give what comes of it as an argument.": (
+        "run.compute(lambda rows: e.seed, drawn.union(reward.score(drawn)), name='scale')",
+        "run.compute(same, drawn.union(reward.score(drawn)), e.seed, name='scale')",
+    ),
     "run.py: Name one of these, or declare a call of it: settings may leave a role out.": (
         "run.group('judge')",
         "run.group('reward')",
@@ -183,7 +191,7 @@ IN_PREPARE: Mapping[str, tuple[str, str]] = {
 """The same of a line in a function that prepares a step."""
 OF_A_LAG: Mapping[str, tuple[str, str]] = {
     "run.py: Keep the lag that the run was begun with.": ("prepare=prepare, lag=2", "prepare=prepare, lag=1"),
-    "run.py: Loop once over run.steps(prepare=…).": (
+    "steps.py: Loop once, and decide by step.number or run.state what a step does.": (
         "prepare=prepare), run.steps(prepare=prepare",
         "prepare=prepare",
     ),

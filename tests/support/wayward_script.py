@@ -47,7 +47,13 @@ def loop(run: Any, e: Any) -> None:
         if mood == "one more":
             critic.update(batch, blocking=True)
         run.state["by"] = 0.125 if mood == "other state" else e.toy.lr + step.number
-        step.log(lr=e.toy.lr)
+        if mood == "much":
+            run.state["much"] = "x" * (300_000 * min(step.number, 3))
+        step.log(lr=0.5 if mood == "other log" else e.toy.lr)
+    if mood in ("ends late", "fails late"):
+        time.sleep(1.5)  # by then all is saved
+        assert mood == "ends late"
+        Path(os.environ[FILE]).write_text("done")
 
 
 def _fork() -> None:
