@@ -108,7 +108,7 @@ class Run:
             declared,
             world.computations,
             world.plan,
-            lambda: world.algorithm.batch(world.experiments[self._settings()]),
+            lambda: world.algorithm.batch(world.experiments[self._version()]),
         )
         self._step = begins.step - 1
         self._loops = False
@@ -345,7 +345,11 @@ class Run:
                 raise misuse(f"step.log({name}={reprlib.repr(value)}): this is not a number.", "Log numbers.") from None
 
     def _settings(self) -> int:
+        """The version that `e` shows to who may read it."""
         self.refuse_elsewhere("e")
+        return self._version()
+
+    def _version(self) -> int:
         version = self._talk.settings
         return max(self._world.experiments) if version is None else version
 
