@@ -14,9 +14,10 @@ extern "C" {
 
 // Filled by hpcrl.ops.search._Tables, in this order.
 struct SearchTables {
-    int64_t calls, meshes, places, capacity, steps, ahead;
+    int64_t calls, meshes, places, capacity;
+    int64_t steps, ahead, first, last;
     const int64_t *option_start, *mesh, *place, *spot, *nanoseconds, *is_released;
-    const int64_t *stage_start, *lasting, *passing;
+    const int64_t *stage_start, *lasting, *passing, *away, *moving;
     const int64_t *range_start, *range_first, *range_last;
     const int64_t *home, *role, *lag, *move_start, *spots, *move_nanoseconds;
     const int64_t *next_start, *next_call, *next_steps;
@@ -31,7 +32,7 @@ namespace {
 constexpr int kCalls = 16;
 constexpr int kTasks = 2 * kCalls;     // of a step: calls, and the move that each may wait for
 constexpr int kSegments = 64;
-constexpr int kSteps = 8;
+constexpr int kSteps = 64;
 constexpr int64_t kKinds = 16;         // entries of the table that draws a proposal's kind
 constexpr int64_t kQuantiles = 4096;   // of the exponential distribution
 constexpr int64_t kShift = 20;         // a quantile of 1 is 2^20
@@ -72,7 +73,7 @@ struct Ready {
 // What is read of an option for each plan, on one line of a processor's cache.
 struct alignas(64) Option {
     int64_t mesh, place, spot, nanoseconds, is_released;
-    int64_t most_lasting, most_passing;  // of its stages
+    int64_t most_lasting, most_passing, most_away;  // of its stages
 };
 
 class Scorer {
@@ -84,7 +85,9 @@ class Scorer {
             const int64_t first = t.stage_start[o], last = t.stage_start[o + 1];
             options[o] = {t.mesh[o], t.place[o], t.spot[o], t.nanoseconds[o], t.is_released[o],
                           *std::max_element(t.lasting + first, t.lasting + last),
-                          *std::max_element(t.passing + first, t.passing + last)};
+                          *std::max_element(t.passing + first, t.passing + last),
+                          *std::max_element(t.away + first, t.away + last)};
+            most_moving.push_back(*std::max_element(t.moving + first, t.moving + last));
         }
         const int64_t ranges = t.range_start[t.meshes];
         points.assign(t.range_first, t.range_first + ranges);
@@ -131,7 +134,7 @@ class Scorer {
         replicate();
         int64_t found = 0;
         for (int s = 0; s < segments; ++s) {
-            if (!surely_fits(s)) found += excess(plan, s);
+            if (!surely_fits(plan, s)) found += excess(plan, s);
         }
         return found;
     }
@@ -139,7 +142,7 @@ class Scorer {
     // The rest of the same plan's score; false where it lasts longer than the limit, and nothing more is known.
     bool time(Score& score, int64_t limit) {
         score.nanoseconds = schedule(limit);
-        for (int c = 0; c < calls; ++c) score.moves += mover[c] == c;
+        score.moves = movers;
         return score.nanoseconds != kAny;
     }
 
@@ -147,6 +150,7 @@ class Scorer {
     const SearchTables& t;
     const int calls;
     std::vector<Option> options;
+    std::vector<int64_t> most_moving;  // of each option's stages
     const Option* taken[kCalls];  // the plan's
 
     std::vector<int64_t> points;               // where ranges of meshes begin or end, each once
@@ -160,6 +164,8 @@ class Scorer {
     bool keeps[kCalls];      // whether the replica of this call stays between its calls
     int mover[kCalls];       // the call whose move brings this one its parameters; -1 of none
     int64_t moving[kCalls];  // how long that lasts
+    int moved[kCalls], movers = 0;  // the calls that are their own movers
+    int64_t lasts[kCalls];          // how long each call lasts where it is
     int later_start[kSteps][kCalls], later_end[kSteps][kCalls];  // where in `later` those are that wait for a call
     std::vector<int> later;
     int home[kCalls], lag[kCalls];
@@ -193,71 +199,82 @@ class Scorer {
         }
     }
 
+    int64_t move_from_home(int c) const {
+        return t.move_nanoseconds[t.move_start[c] + taken[home[c]]->spot * t.spots[c] + taken[c]->spot];
+    }
+
     void replicate() {
+        movers = 0;
         for (int c = 0; c < calls; ++c) {
             const int64_t place = taken[c]->place;
             replica[c] = home[c];
             mover[c] = -1;
             keeps[c] = false;
-            if (place == taken[home[c]]->place) continue;
+            lasts[c] = taken[c]->nanoseconds;
+            if (place == taken[home[c]]->place) {
+                if (lag[c] != 0) lasts[c] += move_from_home(c);
+                continue;
+            }
             int first = 0;
             while (t.role[first] != t.role[c] || taken[first]->place != place) ++first;
             replica[c] = first;
             if (lag[c] == 0 || first == home[c]) continue;
             while (t.role[first] != t.role[c] || taken[first]->place != place || lag[first] != lag[c]) ++first;
             mover[c] = first;
-            moving[c] = t.move_nanoseconds[t.move_start[c] + taken[home[c]]->spot * t.spots[c] + taken[c]->spot];
+            moving[c] = move_from_home(c);
+            if (first == c) moved[movers++] = c;
         }
         for (int c = 0; c < calls; ++c) keeps[replica[c]] = keeps[replica[c]] || !taken[c]->is_released;
     }
 
-    // What passes at least from the end of each call to that of the last step, were all workers free: kNever where
-    // nothing of the last step waits for it. Returns the same from the end of the first step.
-    int64_t look_ahead(int steps, const int* moved, int moves) {
+    // What passes at least from the end of each call to that of the last step that counts, were all workers free: kNever
+    // where nothing of that step waits for it. Returns the same from the end of the step from which on they count.
+    int64_t look_ahead() {
+        const int last = static_cast<int>(t.last);
         int64_t most[kSteps], whole[kSteps * kTasks];
-        for (int s = steps - 1; s >= 0; --s) {
-            const int64_t least = s == steps - 1 ? 0 : s + t.ahead < steps ? most[s + t.ahead] : kNever;
+        for (int s = last + 1; s < t.steps; ++s) std::fill(rest[s], rest[s] + calls, kNever);
+        for (int s = last; s >= 0; --s) {
+            const int64_t least = s == last ? 0 : s + t.ahead <= last ? most[s + t.ahead] : kNever;
             most[s] = kNever;
             for (int c = calls - 1; c >= 0; --c) {
                 int64_t found = least;
-                for (int e = later_start[s][c]; e < later_end[s][c]; ++e) found = std::max(found, whole[later[e]]);
-                for (int m = 0; m < moves; ++m) {
+                for (int e = later_start[s][c]; e < later_end[s][c]; ++e) {
+                    if (later[e] < (last + 1) * kTasks) found = std::max(found, whole[later[e]]);
+                }
+                for (int m = 0; m < movers; ++m) {
                     const int then = s + lag[moved[m]];
-                    if (home[moved[m]] == c && then < steps) {
+                    if (home[moved[m]] == c && then <= last) {
                         found = std::max(found, moving[moved[m]] + whole[then * kTasks + moved[m]]);
                     }
                 }
                 rest[s][c] = found;
-                const int64_t lasts = taken[c]->nanoseconds + found;
-                whole[s * kTasks + c] = lasts;
-                most[s] = std::max(most[s], lasts);
+                const int64_t with = lasts[c] + found;
+                whole[s * kTasks + c] = with;
+                most[s] = std::max(most[s], with);
             }
         }
-        return t.ahead < steps ? most[t.ahead] : kNever;
+        return t.first + t.ahead <= last ? most[t.first + t.ahead] : kNever;
     }
 
-    // Nanoseconds from the end of the first step to the end of the last: whoever is ready first begins first, once all
-    // of its workers are free. kAny, if that is surely beyond the limit.
+    // Nanoseconds from the end of the first step that counts to the end of the last: whoever is ready first begins first,
+    // once all of its workers are free. kAny, if that is surely beyond the limit.
     int64_t schedule(int64_t limit) {
-        const int steps = static_cast<int>(t.steps);
-        const int ahead = static_cast<int>(t.ahead);
-        int waits[kSteps * kTasks], left[kSteps], moved[kCalls], moves = 0;
+        const int steps = static_cast<int>(t.steps), first = static_cast<int>(t.first);
+        const int ahead = static_cast<int>(t.ahead), last = static_cast<int>(t.last);
+        int waits[kSteps * kTasks], left[kSteps];
         int64_t ready[kSteps * kTasks], ends[kSteps] = {}, free[kSegments];
         Ready queue[kSteps * kTasks];
         int queued = 0;
-        for (int c = 0; c < calls; ++c) {
-            if (mover[c] == c) moved[moves++] = c;
-        }
         const bool is_limited = limit != kAny;
-        if (is_limited && look_ahead(steps, moved, moves) > limit) return kAny;
+        if (is_limited && look_ahead() > limit) return kAny;
         uint64_t on[kTasks];  // of calls and moves
-        int64_t lasts[kTasks];
+        int64_t takes[kTasks];
         for (int c = 0; c < calls; ++c) {
             on[c] = masks[c];
-            lasts[c] = taken[c]->nanoseconds;
+            takes[c] = lasts[c];
             if (mover[c] != c) continue;
             on[calls + c] = masks[c] | masks[home[c]];
-            lasts[calls + c] = moving[c];
+            takes[calls + c] = moving[c];
         }
         std::fill(free, free + segments, 0);
         std::memset(ready, 0, steps * kTasks * sizeof(ready[0]));
@@ -277,7 +294,7 @@ class Scorer {
                 if (waits[s * kTasks + c] == 0) queue[queued++] = {0, s * kTasks + c};
             }
         }
-        int64_t reached = 0;  // the last step does not end before
+        int64_t reached = 0;  // the last step that counts does not end before
         auto come = [&](int task, int64_t when) {
             ready[task] = std::max(ready[task], when);
             if (--waits[task] == 0) queue[queued++] = {ready[task], task};
@@ -294,7 +311,7 @@ class Scorer {
             const int c = is_move ? task - calls : task;
             int64_t end = next.when;
             for (uint64_t bits = on[task]; bits; bits &= bits - 1) end = std::max(end, free[__builtin_ctzll(bits)]);
-            end += lasts[task];
+            end += takes[task];
             for (uint64_t bits = on[task]; bits; bits &= bits - 1) free[__builtin_ctzll(bits)] = end;
             ends[s] = std::max(ends[s], end);
             if (is_move) {
@@ -304,7 +321,7 @@ class Scorer {
             } else {
                 if (is_limited) reached = std::max(reached, end + rest[s][c]);
                 for (int e = later_start[s][c]; e < later_end[s][c]; ++e) come(later[e], end);
-                for (int m = 0; m < moves; ++m) {
+                for (int m = 0; m < movers; ++m) {
                     const int user = moved[m];
                     if (home[user] == c && s + lag[user] < steps) come((s + lag[user]) * kTasks + calls + user, end);
                 }
@@ -312,24 +329,35 @@ class Scorer {
             if (--left[s] == 0 && s + ahead < steps) {
                 const int then = s + ahead;
                 for (int other = 0; other < calls; ++other) come(then * kTasks + other, ends[s]);
-                for (int m = 0; m < moves; ++m) {
+                for (int m = 0; m < movers; ++m) {
                     if (then >= lag[moved[m]]) come(then * kTasks + calls + moved[m], ends[s]);
                 }
             }
-            if (left[steps - 1] == 0 && left[0] == 0) break;
-            if (is_limited && left[0] == 0 && reached - ends[0] > limit) return kAny;
+            if (left[last] == 0 && left[first] == 0) break;
+            if (is_limited && left[first] == 0 && reached - ends[first] > limit) return kAny;
         }
-        return ends[steps - 1] - ends[0];
+        return ends[last] - ends[first];
     }
 
+    // What of a replica's model is there in its calls and moves alone, on the fullest of its stages.
+    int64_t comes(int with) const { return taken[with]->most_away + (keeps[with] ? 0 : taken[with]->most_lasting); }
+
     // Whether a segment fits even where each of its workers had what the fullest stage has.
-    bool surely_fits(int s) const {
+    bool surely_fits(const int64_t* plan, int s) const {
         int64_t stays = 0, most = 0;
         for (int c = 0; c < calls; ++c) {
             if (!(masks[c] >> s & 1)) continue;
-            const int64_t lasting = taken[replica[c]]->most_lasting;
-            if (replica[c] == c && keeps[c]) stays += lasting;
-            most = std::max(most, taken[c]->most_passing + (keeps[replica[c]] ? 0 : lasting));
+            const int with = replica[c];
+            const int64_t lasting = taken[with]->most_lasting;
+            if (with == c && keeps[c]) stays += lasting;
+            most = std::max(most, taken[c]->most_passing + comes(with));
+        }
+        for (int m = 0; m < movers; ++m) {
+            int64_t both = 0;
+            for (const int c : {moved[m], home[moved[m]]}) {
+                if (masks[c] >> s & 1) both += most_moving[plan[c]] + comes(replica[c]);
+            }
+            most = std::max(most, both);
         }
         return stays + most <= t.capacity;
     }
@@ -337,6 +365,7 @@ class Scorer {
     // Bytes that the ranks of a segment have too many. It is gone through from one stage to the next, of any call.
     int64_t excess(const int64_t* plan, int s) const {
         int here[kCalls], count = 0;
+        int64_t side[kCalls] = {};  // of each call here, what a move to its place, or from it, takes
         int64_t stage[kCalls], each[kCalls], until[kCalls];  // of these calls; until which rank the stage goes
         for (int c = 0; c < calls; ++c) {
             if (!(masks[c] >> s & 1)) continue;
@@ -361,9 +390,12 @@ class Scorer {
                 }
                 end = std::min(end, until[i]);
                 const int64_t lasting = t.lasting[t.stage_start[plan[with]] + stage[i]];
+                const int64_t comes = t.away[t.stage_start[plan[with]] + stage[i]] + (keeps[with] ? 0 : lasting);
                 if (with == c && keeps[c]) stays += lasting;
-                most = std::max(most, t.passing[t.stage_start[plan[c]] + stage[i]] + (keeps[with] ? 0 : lasting));
+                most = std::max(most, t.passing[t.stage_start[plan[c]] + stage[i]] + comes);
+                side[c] = t.moving[t.stage_start[plan[c]] + stage[i]] + comes;
             }
+            for (int m = 0; m < movers; ++m) most = std::max(most, side[moved[m]] + side[home[moved[m]]]);
             found += (end - rank) * std::max<int64_t>(0, stays + most - t.capacity);
             rank = end;
         }

@@ -98,6 +98,33 @@ def test_what_it_cannot_search_with_is_refused_and_the_advice_leads_on(folder, c
     assert (folder / "best.yaml").exists()
 
 
+def test_where_nothing_fits_the_fullest_worker_and_its_room_are_told(folder, capsys):
+    words = ["search", "ppo.yaml", "--cluster.workers_per_node", "2", *H100, "--proposals", "400", "--out", "best.yaml"]
+    assert main(words) == ExitCode.CONFIGURATION
+    said = " ".join(capsys.readouterr().err.split())
+    found = re.search(r"2 workers of 73\.60 GiB: .* needs ([\d.]+) GiB on its fullest worker, in \w+\. Add nodes", said)
+    assert found is not None and float(found[1]) > 73.6
+
+
+def test_a_batch_that_does_not_fill_all_workers_is_searched_for(folder, capsys):
+    words = [*SEARCH[:-2], "--data.batch_size", "4", "--reward.mesh", "0", "--proposals", "400", "--json"]
+    assert main(words) == ExitCode.DONE
+    answer = msgspec.json.decode(capsys.readouterr().out, type=SearchTold)
+    assert answer.workers == 16 and "the settings" not in {it.name for it in answer.others}
+    layouts = [parse_layout(call.layout) for plan in answer.plans for call in plan.calls if call.call != "rew_inf"]
+    assert max(layout.dp for layout in layouts) <= 4
+
+
+def test_a_range_says_how_each_number_is_searched_in_full(folder, capsys):
+    words = ["ppo.yaml", "--cluster.workers_per_node", "4", *H100, "--proposals", "40", "--nodes", "2-3"]
+    assert main(["search", *words]) == ExitCode.DONE
+    (aid,) = re.findall(r"Each in full: hpcrl (.* --nodes 3) ", " ".join(capsys.readouterr().out.split()))
+    typed = shlex.split(aid)
+    assert typed[:2] == ["search", "ppo.yaml"] and typed[-2:] == ["--nodes", "3"]
+    assert "--search.device=H100" in typed and not any("2-3" in word for word in typed)
+    assert main(typed) == ExitCode.DONE
+
+
 @pytest.mark.slow
 def test_of_a_range_of_nodes_a_plan_is_kept_for_each_number(folder, capsys):
     words = ["search", "ppo.yaml", "--cluster.workers_per_node", "2", *H100, "--proposals", "400"]

@@ -40,6 +40,14 @@ def test_the_commands_of_the_page_say_what_steps_and_disturbances_cost(folder, c
     assert {step.step for attempt in plain.timeline.attempts for step in attempt.steps} == {4, 5, 6}
 
 
+def test_too_few_steps_are_told_and_more_are_simulated_where_calls_are_behind(folder, capsys):
+    few, enough = told(capsys, [*PLAIN[:-2], "--steps", "3"]), told(capsys, PLAIN)
+    assert any(notice.endswith("Add --steps 6.") for notice in few.notices)
+    assert not any("Too few steps" in notice for notice in enough.notices)
+    behind = told(capsys, [*PLAIN[:-2], "--control.steps", "50", "--lag", "1"])
+    assert behind.steps == 16 and not any("Too few steps" in notice for notice in behind.notices)
+
+
 def test_a_preempted_and_a_late_node_are_on_the_page_that_is_written(folder, capsys):
     first, *_ = told(capsys, [*PREEMPTED[:-2], "--steps", "4"]).attempts
     assert first.ending == "lost: node 0 is to go: it is taken away in 30 s"

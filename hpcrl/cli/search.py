@@ -31,7 +31,7 @@ from hpcrl.inspect.words import counted
 from hpcrl.launch.calibrating import calibrated, like, payback, refuse_another
 from hpcrl.launch.preflight import capacity_of
 from hpcrl.launch.searched import searched_each
-from hpcrl.placement.allocate import MANUAL
+from hpcrl.placement.allocate import MANUAL, SEARCH
 from hpcrl.placement.node_counts import in_words
 from hpcrl.placement.search_inputs import says_lengths
 from hpcrl.placement.search_told import OnNumber, PlanTold, RangeTold, SearchTold, told
@@ -68,7 +68,8 @@ def run(words: Sequence[str]) -> int:
     given = parse(parser, mine)
     if given.out:
         try_out("--out", given.out)
-    experiment = replace(read_experiment(given.config, [*overrides, "allocation=manual"]), allocation=MANUAL)
+    asked = read_experiment(given.config, [*overrides, f"allocation={SEARCH}"], settles=False)
+    experiment = replace(asked, allocation=MANUAL)
     after = RunDirectory.look(find_run(given.after)) if given.after else None
     if after is not None:
         refuse_another(after, experiment)
@@ -109,7 +110,8 @@ def _on_each_number(
     if given.json:
         print(msgspec.json.encode(answer).decode())
     else:
-        Console().print(render_range(answer, given.config))
+        others = [f"--{it}" for it in overrides if not it.startswith("cluster.nodes=")]
+        Console().print(render_range(answer, shlex.join([given.config, *others])))
     if given.out:
         steps = ", ".join(f"{it.found.plans[0].step_s:.3g} s on {in_words(it.nodes)}" for it in numbers)
         _write(given.out, given.config, (experiment, best), f"is expected to take {steps}", overrides)
@@ -177,8 +179,9 @@ def render(answer: SearchTold) -> RenderableType:
     return Group(*parts)
 
 
-def render_range(answer: RangeTold, config: str) -> RenderableType:
-    """The best plan on each number of nodes, a line for each; below, what it is."""
+def render_range(answer: RangeTold, typed: str) -> RenderableType:
+    """The best plan on each number of nodes, a line for each; below, what it is. `typed`: the configuration, and
+    settings beside it."""
     table, plans = _table("nodes", "workers", "step", "simulated", "the settings", "memory", wide=""), []
     for it in answer.numbers:
         best = it.found.plans[0]
@@ -194,7 +197,7 @@ def render_range(answer: RangeTold, config: str) -> RenderableType:
     head = Text(
         f"{answer.nodes} nodes of {_size(first.capacity)} a worker, {plain(first.rates)}; {tried:,} plans were tried\n"
     )
-    aid = f"Each in full: hpcrl search {config} --nodes {answer.numbers[-1].nodes}"
+    aid = f"Each in full: hpcrl search {typed} --nodes {answer.numbers[-1].nodes}"
     notices = dict.fromkeys(notice for it in answer.numbers for notice in it.found.notices)
     return Group(
         head, table, Text(), *plans, Text(), Text(plain(aid)), *(Text(plain(notice), style="dim") for notice in notices)

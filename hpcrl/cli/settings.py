@@ -26,13 +26,14 @@ from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE, algorithm_of
 
 
-def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
-    """The experiment of a file and a command line; what is odd of it is said on stderr.
+def read_experiment(config: str, overrides: Sequence[str], *, settles: bool = True) -> ExperimentConfig:
+    """The experiment of a file and a command line; what is odd of it is said on stderr. Without `settles`, its
+    allocation is left to the caller.
 
     Raises ConfigurationError with everything that is wrong.
     """
     given = load_config(Path(config), overrides, CATALOGUE, (*ALL_CHECKS, launcher_problems))
-    experiment = settled(given)
+    experiment = settled(given) if settles else given
     for change in changes(given, experiment):
         if change.key != "allocation":
             print(f"hpcrl: note: allocation = {given.allocation} gives {plain(str(change))}", file=sys.stderr)

@@ -43,7 +43,7 @@ from hpcrl.simulation.disturbances import (
     parse_seconds,
 )
 from hpcrl.simulation.ordering import simulated_steps
-from hpcrl.simulation.told import AttemptTold, SimulationTold, told
+from hpcrl.simulation.told import AttemptTold, SimulationTold, steps_to_tell, told
 
 STEPS = 10
 MOST_STEPS = 10_000
@@ -93,8 +93,10 @@ def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, se
     capacity = capacity_of(with_nodes(experiment, cluster.most_nodes))
     if capacity is not None:
         experiment = on_its_device(experiment, capacity)
-    evaluates = algorithm_of(experiment).evaluates(experiment)
-    steps = steps or min(experiment.control.steps or STEPS, STEPS)
+    algorithm = algorithm_of(experiment)
+    enough = steps_to_tell(algorithm.graph(experiment))
+    usual = max(STEPS, enough)
+    steps = steps or min(experiment.control.steps or usual, usual)
     rates = rates_asked(experiment)
     lengths = lengths_asked(experiment, rates)
     costs = read_costs(experiment, rates, workload_of(experiment, lengths))
@@ -104,7 +106,11 @@ def simulated(experiment: Any, disturbances: Disturbances, steps: int | None, se
     undisturbed = run() if disturbances.touch_steps else found
     notices = [*does_not_fit(experiment, rates, capacity), *reckoned_from(lengths, experiment, rates.source)]
     notices += costs.notices
-    notices += ["Evaluations are left out."] * evaluates
+    notices += ["Evaluations are left out."] * algorithm.evaluates(experiment)
+    if steps < enough:
+        notices.append(
+            f"Too few steps to say well what one takes: the first fill those that are open. Add --steps {enough}."
+        )
     mtbf_s = disturbances.mtbf_s and disturbances.mtbf_s / cluster.most_nodes
     return told(found, undisturbed, f"{rates.device} ({rates.source})", notices, mtbf_s)
 
@@ -124,7 +130,10 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("config", type=str, help="a YAML file")
     parser.add_argument(
-        "--steps", type=int | None, default=None, help=f"to simulate; else {STEPS}, or the run's, if fewer"
+        "--steps",
+        type=int | None,
+        default=None,
+        help=f"to simulate; else {STEPS}, more with a lag, or the run's, if fewer",
     )
     for option, what in LISTED.items():
         parser.add_argument(

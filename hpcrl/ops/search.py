@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcrl.ops.library import compiled
 from hpcrl.ops.search_chain import Scorer, run_all, run_chain
-from hpcrl.ops.search_problem import KINDS, QUANTILES, STEPS, Call, Chain, Found, Problem, Score
+from hpcrl.ops.search_problem import KINDS, QUANTILES, Call, Chain, Found, Problem, Score
 
 
 def score_plans(problem: Problem, plans: Sequence[Sequence[int]]) -> list[Score]:
@@ -89,8 +89,9 @@ class _Tables:
         calls = problem.calls
         self._starts = np.array([0, *accumulate(len(call.options) for call in calls)], np.int64)
         self._arrays = [_array(column) for column in self._columns(problem)]
-        sizes = (len(calls), len(problem.meshes), problem.places, problem.capacity, STEPS, problem.ahead)
-        whole = [*sizes, *(array.ctypes.data for array in self._arrays)]
+        sizes = (len(calls), len(problem.meshes), problem.places, problem.capacity)
+        steps = (problem.steps, problem.ahead, problem.first, problem.last)
+        whole = [*sizes, *steps, *(array.ctypes.data for array in self._arrays)]
         self._struct = (ctypes.c_int64 * len(whole))(*whole)
 
     @property
@@ -127,6 +128,8 @@ class _Tables:
         yield _bounds(option.stages for option in options)
         yield [stage.lasting for stage in stages]
         yield [stage.passing for stage in stages]
+        yield [stage.away for stage in stages]
+        yield [stage.moving for stage in stages]
         yield _bounds(mesh.ranges for mesh in meshes)
         yield [first for first, _ in ranges]
         yield [last for _, last in ranges]

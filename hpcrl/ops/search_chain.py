@@ -7,8 +7,9 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import NamedTuple
 
-from hpcrl.ops.search_problem import KINDS, QUANTILES, SHIFT, STEPS, Call, Chain, Found, Option, Problem, Score, Span
+from hpcrl.ops.search_problem import KINDS, QUANTILES, SHIFT, Call, Chain, Found, Option, Problem, Score, Span
 
 _MASK = 2**64 - 1
 
@@ -31,6 +32,15 @@ class SplitMix64:
         return ((self.next() >> 32) * bound) >> 32
 
 
+class Need(NamedTuple):
+    """What a worker has at most."""
+
+    bytes: int
+    moves: bool
+    """Whether in the move that the call waits for."""
+    call: int
+
+
 class Scorer:
     """Scores the plans of a problem."""
 
@@ -41,37 +51,48 @@ class Scorer:
     def __call__(self, plan: Sequence[int]) -> Score:
         options = [call.options[taken] for call, taken in zip(self._problem.calls, plan, strict=True)]
         models = _Models.of(self._problem.calls, options)
-        ends = [0] * STEPS
+        ends = [0] * self._problem.steps
         for span in self._spans(options, models):
             ends[span.step] = max(ends[span.step], span.end)
         return Score(
-            self._excess(options, models),
-            ends[-1] - ends[0],
+            sum(max(0, need.bytes - self._problem.capacity) for need in self._needs(options, models).values()),
+            ends[self._problem.last] - ends[self._problem.first],
             sum(mover == number for number, mover in enumerate(models.movers)),
         )
+
+    def needs(self, plan: Sequence[int]) -> dict[int, Need]:
+        """Rank → what it has at most."""
+        options = [call.options[taken] for call, taken in zip(self._problem.calls, plan, strict=True)]
+        return self._needs(options, _Models.of(self._problem.calls, options))
 
     def spans(self, plan: Sequence[int]) -> list[Span]:
         """What a plan's score is of: all calls and moves, in the order in which they begin."""
         options = [call.options[taken] for call, taken in zip(self._problem.calls, plan, strict=True)]
         return sorted(self._spans(options, _Models.of(self._problem.calls, options)), key=lambda span: span.begun)
 
-    def _excess(self, options: Sequence[Option], models: "_Models") -> int:
-        """Bytes over the capacity, of all ranks together."""
+    def _needs(self, options: Sequence[Option], models: "_Models") -> dict[int, Need]:
         stays: dict[int, int] = {}
-        most: dict[int, int] = {}
+        most: dict[int, tuple[int, bool, int]] = {}
+        moving: dict[tuple[int, int], int] = {}
+        movers = [it for it, mover in enumerate(models.movers) if mover == it]
         for number, option in enumerate(options):
             model = models.of_call[number]
-            ranks = self._ranks[option.mesh]
+            ranks, is_kept = self._ranks[option.mesh], model in models.kept
             each = len(ranks) // len(option.stages)
-            for index, rank in enumerate(ranks):
-                stage = index // each
-                lasting, passing = options[model].stages[stage].lasting, option.stages[stage].passing
-                if model == number and model in models.kept:
-                    stays[rank] = stays.get(rank, 0) + lasting
-                if model not in models.kept:
-                    passing += lasting
-                most[rank] = max(most.get(rank, 0), passing)
-        return sum(max(0, stays.get(rank, 0) + most[rank] - self._problem.capacity) for rank in most)
+            moves = [it for it in movers if number in (it, self._problem.calls[it].home)]
+            for stage, (own, held) in enumerate(zip(option.stages, options[model].stages, strict=True)):
+                comes = held.away + (0 if is_kept else held.lasting)
+                for rank in ranks[stage * each : (stage + 1) * each]:
+                    if model == number and is_kept:
+                        stays[rank] = stays.get(rank, 0) + held.lasting
+                    if rank not in most or own.passing + comes > most[rank][0]:
+                        most[rank] = own.passing + comes, False, number
+                    for move in moves:
+                        moving[rank, move] = moving.get((rank, move), 0) + own.moving + comes
+        for (rank, move), size in moving.items():
+            if size > most[rank][0]:
+                most[rank] = size, True, move
+        return {rank: Need(stays.get(rank, 0) + size, moves, call) for rank, (size, moves, call) in most.items()}
 
     def _spans(self, options: Sequence[Option], models: "_Models") -> Iterator[Span]:
         """Whoever is ready first begins first, once all of its workers are free."""
@@ -82,7 +103,7 @@ class Scorer:
             home = self._problem.calls[number].home
             ranks = frozenset([*self._ranks[options[number].mesh], *(self._ranks[options[home].mesh] if moves else ())])
             begun = max(ready, *(free.get(rank, 0) for rank in ranks))
-            end = begun + (models.moving[number] if moves else options[number].nanoseconds)
+            end = begun + (models.moving[number] if moves else options[number].nanoseconds + models.waiting[number])
             free |= dict.fromkeys(ranks, end)
             schedule.ended((step, moves, number), end)
             yield Span(step, moves, number, begun, end, ranks)
@@ -98,6 +119,8 @@ class _Models:
     """The call whose move brings a call its parameters; -1 of none."""
     moving: list[int] = field(default_factory=list)
     """How long that lasts."""
+    waiting: list[int] = field(default_factory=list)
+    """What a call at its role's home lasts longer there."""
     kept: set[int] = field(default_factory=set)
 
     @classmethod
@@ -110,7 +133,9 @@ class _Models:
             models.of_call.append(model)
             moves = call.lag > 0 and model != call.home
             models.movers.append(next(it for it in alike if calls[it].lag == call.lag) if moves else -1)
-            models.moving.append(_moving(call, calls[call.home], home.place, place) if moves else 0)
+            lasts = _moving(call, calls[call.home], home.place, place) if call.lag > 0 else 0
+            models.moving.append(lasts if moves else 0)
+            models.waiting.append(0 if moves else lasts)
         models.kept = {models.of_call[number] for number, option in enumerate(options) if not option.is_released}
         return models
 
@@ -128,13 +153,14 @@ class _Schedule:
     """What is ready, of calls and moves of all steps."""
 
     def __init__(self, problem: Problem, models: _Models) -> None:
-        self.ends = [0] * STEPS
+        steps = problem.steps
+        self.ends = [0] * steps
         self.queue: list[tuple[int, int, bool, int]] = []
         self._ahead = problem.ahead
         self._waits: dict[_Task, int] = {}
         self._ready: dict[_Task, int] = {}
         self._later: dict[_Task, list[_Task]] = {}
-        for step in range(STEPS):
+        for step in range(steps):
             for number, call in enumerate(problem.calls):
                 waits = [(step - it.steps, False, it.call) for it in call.after]
                 if models.movers[number] >= 0 and step >= call.lag:
@@ -142,7 +168,7 @@ class _Schedule:
                 if models.movers[number] == number and step >= call.lag:
                     self._enter((step, True, number), [(step - call.lag, False, call.home)])
                 self._enter((step, False, number), [task for task in waits if task[0] >= 0])
-        self._left = [sum(task[0] == step for task in self._waits) for step in range(STEPS)]
+        self._left = [sum(task[0] == step for task in self._waits) for step in range(steps)]
         for task, waits_for in self._waits.items():
             if not waits_for:
                 heapq.heappush(self.queue, (0, *task))

@@ -11,10 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-STEPS = 5
-"""That a schedule has: the first fills it, the others are measured."""
-LIMITS = {"calls": 16, "ranges": 32}
-"""Of a problem's calls, and of the ranges of all their meshes together: what fits the compiled version's tables."""
+ROOM = 2
+"""Steps that are open at once where every call reads the newest parameters."""
+MEASURED, MEASURED_BEHIND = 4, 12
+"""Steps that a schedule measures; the second where calls may be versions behind: then every second step, third or
+fourth may take as long as several."""
+LIMITS = {"calls": 16, "ranges": 32, "behind": 24}
+"""Of a problem's calls, of the ranges of all their meshes together, and of the versions that calls may be behind: what
+fits the compiled version's tables."""
 KINDS = (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 5)
 """How often a proposal takes any option (0), one on a neighbouring mesh (1), on another call's mesh (2), changes places
 with another call (3), goes where its role's home is (4), or stays in its place and changes the rest (5)."""
@@ -31,6 +35,10 @@ class Stage(NamedTuple):
     """Of the model, as long as it is there."""
     passing: int
     """Besides, while the call is made."""
+    away: int = 0
+    """Of the model, in its calls and moves alone: parameters that leave the device in between."""
+    moving: int = 0
+    """Besides the model, while its parameters are moved from home: to the call's own place, or from it."""
 
 
 class Option(NamedTuple):
@@ -75,7 +83,8 @@ class Call:
     lag: int = 0
     """How many steps before its home made the parameters that it reads; 0 where they never change."""
     moves_HP: np.ndarray | None = None
-    """Nanoseconds from each place of its home's options (in their order) to each of its own; needed where it lags."""
+    """Nanoseconds from each place of its home's options (in their order) to each of its own; needed where it lags. From
+    a place to itself: what the call lasts longer there."""
 
     @cached_property
     def places(self) -> dict[int, int]:
@@ -91,8 +100,33 @@ class Problem:
     meshes: tuple[Mesh, ...]
     capacity: int
     """Bytes of each worker."""
-    ahead: int = 2
+    ahead: int = ROOM
     """Steps that may be open at once."""
+
+    @property
+    def behind(self) -> int:
+        """Versions that a call may be behind: as many steps more are open, and filled in advance."""
+        return max(0, self.ahead - ROOM)
+
+    @property
+    def measured(self) -> int:
+        """Steps that count."""
+        return MEASURED_BEHIND if self.behind else MEASURED
+
+    @property
+    def first(self) -> int:
+        """The step from whose end on others count: what the steps before have done in advance is over."""
+        return self.ahead if self.behind else 0
+
+    @property
+    def last(self) -> int:
+        """The last one that counts."""
+        return self.first + self.measured
+
+    @property
+    def steps(self) -> int:
+        """That a schedule has: until the last one that counts ends, later ones are filled as ever."""
+        return self.last + self.behind + 1
 
     @property
     def places(self) -> int:
@@ -107,6 +141,10 @@ class Problem:
         """Raises ValueError."""
         if not 0 < len(self.calls) <= LIMITS["calls"]:
             raise ValueError(f"there are {len(self.calls)} calls; 1 to {LIMITS['calls']} can be searched over")
+        if self.behind > LIMITS["behind"]:
+            raise ValueError(
+                f"calls may be {self.behind} versions behind; up to {LIMITS['behind']} can be searched over"
+            )
         for number, call in enumerate(self.calls):
             _check(number, call, self)
         ranges = sum(max(len(self.meshes[it.mesh].ranges) for it in call.options) for call in self.calls)
@@ -140,7 +178,7 @@ class Score(NamedTuple):
     excess: int
     """Bytes that are too many, of all workers together."""
     nanoseconds: int
-    """From the end of the first step to the end of the last."""
+    """From the end of the problem's `first` step to the end of its `last`."""
     moves: int
     """Of parameters, in each step."""
 

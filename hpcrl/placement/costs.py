@@ -23,6 +23,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.ops.search_problem import Stage
 from hpcrl.placement.abilities import backend_of, cut_by, server_of
+from hpcrl.placement.candidate import candidate_of
 from hpcrl.placement.draws import assumed, drawn_by
 from hpcrl.placement.exchanges import Party, gathered, party, scattered
 from hpcrl.placement.flops import flops_of
@@ -45,8 +46,9 @@ from hpcrl.placement.placing import Placed
 from hpcrl.placement.plan import ModelName, ReplicaPlan
 from hpcrl.placement.rates import Links, Pass, Rates
 from hpcrl.placement.shards import Cut
+from hpcrl.placement.stage_memory import WAYS, Work, away, stage_of, waiting_bytes
 from hpcrl.placement.unmeasured import Unmeasured, in_words, unmeasured
-from hpcrl.placement.worker_memory import taken
+from hpcrl.placement.worker_memory import NEEDED, taken
 from hpcrl.placement.workload import MicroBatches, Workload
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.segments import segments_of
@@ -116,6 +118,16 @@ class CostModel:
         size = self._numel(role, config, place.layout, place.backend) * BYTES[config.dtype]
         return round(self.rates.host.nanoseconds(size))
 
+    def waiting_nanoseconds(self, role: str, work: Work, place: Placed) -> int:
+        """What a call, or a move, at the home of a role that changes lasts longer for what of the role waits in the
+        host's memory."""
+        if role not in self._homes or role not in self.models:
+            return 0
+        home, config = self._homes[role], self._configs[role]
+        found = ("waiting", role, work, place.layout, place.backend)
+        size = self._once(found, lambda: waiting_bytes(work, *self._memories(home, config, place)))
+        return round(WAYS.get(work, 2) * self.rates.host.nanoseconds(size)) if size else 0
+
     def stages(self, call: MFC, place: Placed, tokens: int = 0) -> tuple[Stage, ...]:
         """Bytes on a worker of each pipeline stage, as `hpcrl plan` reckons them: what its model lasts there, and what
         the call takes besides."""
@@ -123,7 +135,7 @@ class CostModel:
         if config is None:
             judge = sections_of(self.experiment, ClassifierConfig).get(call.role)
             memories: tuple[Memory, ...] = (Memory() if judge is None else classifier_memory(judge),)
-            return tuple(self._stage(call, memory) for memory in memories) * place.layout.pp
+            return tuple(Stage(ceil(it.lasting), ceil(taken(call.kind, it))) for it in memories) * place.layout.pp
         there = replace(config, micro_batch_tokens=tokens or config.micro_batch_tokens)
         key = ("stages", call.role, call.kind, place.layout, place.backend, there.micro_batch_tokens)
         return self._once(key, lambda: self._stages(call, there, place))
@@ -133,7 +145,8 @@ class CostModel:
         """What is not known of calls, and of those reckoned so far what the profile lacks."""
         calls = algorithm_of(self.experiment).calls(self.experiment)
         unknown = [call.name for call in calls if call.method or not self._is_known(call.role)]
-        served = [call.name for call in calls if self._served(call.role)]
+        at = candidate_of(self.experiment, self.experiment.cluster.most_nodes)
+        served = [call.name for call in calls if server_of(at.at(call.name, call.role).place.backend)]
         found = [
             f"{name} counts as {self.known[name] / 1e9:.3g} s wherever it is made, as was measured."
             if name in self.known
@@ -162,6 +175,12 @@ class CostModel:
         return frozenset(call.role for call in calls if call.changes)
 
     @cached_property
+    def _homes(self) -> Mapping[str, MFC]:
+        """Role → the call that changes it, of those that are trained or blended; they have models of their own."""
+        calls = algorithm_of(self.experiment).calls(self.experiment)
+        return {call.changes: call for call in calls if call.changes in self._configs}
+
+    @cached_property
     def _moves(self) -> Mapping[str, MoveCosts]:
         slots = self.experiment.cluster.workers_per_node
         return {
@@ -172,10 +191,6 @@ class CostModel:
 
     def _is_known(self, role: str) -> bool:
         return self._once(("known", role), lambda: role in self.models and flops_of(self.models[role]) is not None)
-
-    def _served(self, role: str) -> bool:
-        config = self._configs.get(role)
-        return config is not None and server_of(config.backend) is not None
 
     def _model(self, role: str, config: ModelConfig, trained: bool) -> DecoderConfig:
         lora = lora_of(config) if trained else None
@@ -307,6 +322,17 @@ class CostModel:
     # Memory
 
     def _stages(self, call: MFC, config: ModelConfig, place: Placed) -> tuple[Stage, ...]:
+        replica, memories = self._memories(call, config, place)
+        device, is_moved = self.experiment.cluster.device, call.role in self._changed
+        found = tuple(stage_of(call, memory, replica, device, is_moved) for memory in memories)
+        if not call.blends:
+            return found
+        replica, memories = self._memories(self._homes[call.blends], self._configs[call.blends], place)
+        theirs = [ceil(away(replica, memory, NEEDED["blend"], device)) for memory in memories]
+        return tuple(it._replace(passing=it.passing + of) for it, of in zip(found, theirs, strict=True))
+
+    def _memories(self, call: MFC, config: ModelConfig, place: Placed) -> tuple[ReplicaPlan, tuple[Memory, ...]]:
+        """Of a call's model, for this call alone."""
         at_home = bool(call.changes) or call.role not in self._changed
         of = shared_with(self.experiment, call.role)
         replica = ReplicaPlan(
@@ -320,12 +346,7 @@ class CostModel:
             of=of,
         )
         there = config if at_home and not of else as_frozen(config)
-        memories = replica_memory(self.experiment, replica, there, self.models[call.role], {call.kind})
-        return tuple(self._stage(call, memory) for memory in memories)
-
-    def _stage(self, call: MFC, memory: Memory) -> Stage:
-        beside = memory.offloaded if self.experiment.cluster.device != "cuda" else 0.0
-        return Stage(ceil(memory.lasting + beside), ceil(taken(call.kind, memory)))
+        return replica, replica_memory(self.experiment, replica, there, self.models[call.role], {call.kind})
 
 
 def _shards(backend: str, layout: Layout) -> bool:

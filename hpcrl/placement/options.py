@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcrl.config.model import ModelConfig, models_of, shared_with
 from hpcrl.dataflow.graph import MFC, topological_order
+from hpcrl.dataflow.units import window
 from hpcrl.families.config import DecoderConfig
 from hpcrl.ops.search_problem import After, Call, Mesh, Option, Problem, Stage
 from hpcrl.placement.allocate import axes_for, pieces_of
@@ -15,7 +16,9 @@ from hpcrl.placement.candidate import Candidate, Spot, candidate_of
 from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.meshes import Grid, grids_of, layouts_on, near
 from hpcrl.placement.placing import Placed, leaders
+from hpcrl.placement.stage_memory import Work
 from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.segments import segments_of
 
 FACTORS = (0.25, 1.0, 4.0)
 """Of a role's micro_batch_tokens, what calls that do not generate may have."""
@@ -42,6 +45,10 @@ class Costs(Protocol):
         """Until parameters are in the host's memory, or back from there."""
         ...
 
+    def waiting_nanoseconds(self, role: str, work: Work, place: Placed) -> int:
+        """What a call, or a move, at the home of a role that changes lasts longer for what of it waits on the host."""
+        ...
+
 
 class Way(NamedTuple):
     """How a call may be made, and what it costs."""
@@ -53,11 +60,11 @@ class Way(NamedTuple):
 
     @property
     def lasting(self) -> int:
-        return max(stage.lasting for stage in self.stages)
+        return max(stage.lasting + stage.away for stage in self.stages)
 
     @property
     def most(self) -> int:
-        return max(stage.lasting + stage.passing for stage in self.stages)
+        return max(stage.lasting + stage.away + stage.passing for stage in self.stages)
 
     def beats(self, other: "Way") -> bool:
         """Whether it is as good in everything. Of two that are alike, neither does."""
@@ -133,6 +140,7 @@ class _Choosing:
         calls = {call.name: call for call in algorithm.calls(experiment)}
         order = [calls[name] for name in topological_order(graph)]
         self._edges = graph.edges
+        self._ahead = window(graph)
         self._calls = tuple(call for call in order if call.dataset == "train")
         placed = {call.name: (call.name, *leaders(call, tuple(calls.values()))) for call in order}
         self._written = {name for name, names in placed.items() if not experiment.calls.keys().isdisjoint(names)}
@@ -157,7 +165,7 @@ class _Choosing:
         for of_call in ways:
             of_call.sort(key=lambda way: (meshes.number(way.spot.place.ranks), places[way.spot.place]))
         calls = tuple(self._call(number, homes, ways, meshes, places) for number in range(len(self._calls)))
-        problem = Problem(calls, meshes.all, capacity)
+        problem = Problem(calls, meshes.all, capacity, self._ahead)
         return Choices(self._calls, tuple(map(tuple, ways)), problem, self._fixed, self._evaluations)
 
     def _homes(self) -> list[int]:
@@ -172,7 +180,8 @@ class _Choosing:
         call = self._calls[number]
         own = self._fixed.at(call.name, call.role)
         found = dict(self._everywhere(call, own) if self._is_free(call, is_home) else ())
-        for candidate in (self._fixed, *self._given):
+        fills = own.place.layout.dp <= self._pieces
+        for candidate in (self._fixed, *self._given) if fills or not found else self._given:
             spot = candidate.at(call.name, call.role)._replace(between=None)
             found.setdefault(spot, self._way(call, spot))
         ways = list(found.values())
@@ -225,7 +234,18 @@ class _Choosing:
         taken = self._costs.call_nanoseconds(call, *at)
         if call.changes:
             taken += sum(self._costs.call_nanoseconds(other, *at) for other in self._riders(call.role))
+            for role in filter(None, (call.role, call.blends)):
+                taken += self._costs.waiting_nanoseconds(role, call.kind, spot.place)
         return Way(spot, taken, self._costs.stages(call, *at), is_copy)
+
+    def _waiting(self, call: MFC, homes: Sequence[Placed], places: Sequence[Placed]) -> np.ndarray:
+        """int64 [homes, places]: what a move lasts longer, or the call where it is at home, for what is away there."""
+        moved = [self._costs.waiting_nanoseconds(call.role, "move", home) for home in homes]
+        made = [self._costs.waiting_nanoseconds(call.role, call.kind, home) for home in homes]
+        count = len(segments_of(call, self._experiment))
+        numbers = {place: number for number, place in enumerate(homes)}
+        at_home = np.array([numbers.get(place, -1) for place in places])[None] == np.arange(len(homes))[:, None]
+        return np.where(at_home, count * np.array(made)[:, None], np.array(moved)[:, None])
 
     def _riders(self, role: str) -> list[MFC]:
         """Calls of the roles whose model this one's is: they are made where it is at home, and count with what changes
@@ -257,7 +277,7 @@ class _Choosing:
         moves = None
         if lag:
             from_, to = (list(dict.fromkeys(way.spot.place for way in ways[it])) for it in (home, number))
-            moves = self._costs.moves(call.role, from_, to)
+            moves = self._costs.moves(call.role, from_, to) + self._waiting(call, from_, to)
         options = tuple(
             Option(meshes.number(at.spot.place.ranks), places[at.spot.place], at.nanoseconds, at.stages, at.is_released)
             for at in ways[number]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from hpcrl.ops.search_chain import Scorer
-from hpcrl.ops.search_problem import STEPS, Found, Score
+from hpcrl.ops.search_problem import Found, Problem, Score
 from hpcrl.placement.candidate import Candidate
 from hpcrl.placement.layouts import mesh_text
 from hpcrl.placement.options import Choices, Costs, choices_of
@@ -152,15 +152,15 @@ def _against(searched: Searched) -> str:
 
 def plan_told(choices: Choices, found: Found, name: str) -> PlanTold:
     """What is expected of a plan of these choices."""
-    spans = Scorer(choices.problem).spans(found.plan)
-    ends = [max(span.end for span in spans if span.step == step) for step in range(STEPS)]
-    begun, ended = ends[0], ends[-1]
+    problem = choices.problem
+    spans = Scorer(problem).spans(found.plan)
+    begun, ended = (max(it.end for it in spans if it.step == step) for step in (problem.first, problem.last))
     busy = sum(
         (min(span.end, ended) - max(span.begun, begun)) * len(span.ranks)
         for span in spans
         if span.end > begun and span.begun < ended
     )
-    workers = {rank for span in spans for rank in span.ranks}
+    workers = max(last for mesh in problem.meshes for _, last in mesh.ranges)
     moved = {span.call: span.end - span.begun for span in spans if span.moves}
     calls = []
     for number, (call, ways, i) in enumerate(zip(choices.calls, choices.ways, found.plan, strict=True)):
@@ -177,19 +177,19 @@ def plan_told(choices: Choices, found: Found, name: str) -> PlanTold:
                 way.is_released and spot.between == "host",
             )
         )
-    whole = (ended - begun) * len(workers)
+    whole = (ended - begun) * workers
     return PlanTold(
         name,
-        step_s(found.score),
+        step_s(problem, found.score),
         1 - busy / whole if whole else 0.0,
         found.score.excess,
         tuple(calls),
     )
 
 
-def step_s(score: Score) -> float:
+def step_s(problem: Problem, score: Score) -> float:
     """Seconds of a step of a run that goes on and on."""
-    return score.nanoseconds / (STEPS - 1) / 1e9
+    return score.nanoseconds / problem.measured / 1e9
 
 
 def _reasons(choices: Choices, best: Found, other: Found) -> Iterator[Reason]:
@@ -225,7 +225,7 @@ def _sensitivities(
         choices = choices_of(experiment, {}, costs, searched.choices.problem.capacity, named.values())
         score = Scorer(choices.problem)
         scores = {name: score(plan) for name, it in named.items() if (plan := choices.plan_of(it)) is not None}
-        steps = {name: step_s(found) for name, found in scores.items()}
+        steps = {name: step_s(choices.problem, found) for name, found in scores.items()}
         fastest = min(scores, key=lambda name: scores[name])
         if scores[fastest].excess == scores["1"].excess and steps[fastest] > (1 - ALIKE) * steps["1"]:
             fastest = "1"

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from hpcrl.config.validate import collect
@@ -100,11 +101,11 @@ def _starts(experiment: Any, models: Mapping[str, DecoderConfig]) -> Iterator[tu
         f"d{experiment.cluster.most_nodes * experiment.cluster.workers_per_node}",
     )
     manual = replace(experiment, allocation="manual")
-    yield OWN, candidate_of(manual, experiment.cluster.most_nodes)
-    for mode in modes:
-        candidate = allocate(replace(experiment, allocation=mode), models)
+    given = (allocate(replace(experiment, allocation=mode), models) for mode in modes)
+    own = candidate_of(manual, experiment.cluster.most_nodes)
+    for name, candidate in chain([(OWN, own)], zip(modes, given, strict=True)):
         if not collect(settings_with(manual, candidate), (placement_problems,), ()):
-            yield mode, candidate
+            yield name, candidate
 
 
 def chains_of(problem: Problem, starts: Sequence[tuple[int, ...]], proposals: int, seed: int) -> Iterator[Chain]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcrl.errors import ConfigurationError
 from hpcrl.garbage import uncollected
+from hpcrl.ops.search_chain import Scorer
 from hpcrl.placement import allocate
 from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.capacity import Capacity, on_its_device
@@ -13,7 +14,6 @@ from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.lengths import Lengths
 from hpcrl.placement.rates import Rates
 from hpcrl.placement.search_inputs import lengths_asked, longer, rates_asked, usable_bytes
-from hpcrl.placement.search_told import plan_told
 from hpcrl.placement.searching import Searched, search
 from hpcrl.placement.sizes import size_in_words
 from hpcrl.placement.workload import workload_of
@@ -33,15 +33,14 @@ class Found:
         """With the best plan. Raises ConfigurationError where it does not fit."""
         best = self.searched.best[0]
         if best.score.excess:
-            told = plan_told(self.searched.choices, best, "1")
-            fullest = max(told.calls, key=lambda call: call.bytes_per_worker)
-            cluster = self.experiment.cluster
+            choices, cluster = self.searched.choices, self.experiment.cluster
+            need = max(Scorer(choices.problem).needs(best.plan).values(), key=lambda need: need.bytes)
+            during = f"{'the move before ' * need.moves}{choices.calls[need.call].name}"
             workers = cluster.most_nodes * cluster.workers_per_node
             raise ConfigurationError(
                 [
-                    f"No plan fits these {workers} workers: the one that needs least is "
-                    f"{size_in_words(told.excess_bytes)} over, most of all in {fullest.call} with "
-                    f"{size_in_words(fullest.bytes_per_worker)} a worker."
+                    f"No plan fits these {workers} workers of {size_in_words(choices.problem.capacity)}: the one that "
+                    f"lacks least needs {size_in_words(need.bytes)} on its fullest worker, in {during}."
                 ],
                 "Add nodes, or take smaller micro_batch_tokens or generation.slots, offload or bf16.",
             )

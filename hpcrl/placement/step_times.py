@@ -46,7 +46,7 @@ def expected_step(experiment: Any, nodes: int, rates: Rates | None = None) -> Ex
         choices.problem.check()
     except ValueError:
         return None
-    seconds = step_s(score_plans(choices.problem, [plan])[0])
+    seconds = step_s(choices.problem, score_plans(choices.problem, [plan])[0])
     return ExpectedStep(seconds, f"{costs.rates.device} ({costs.rates.source})", costs.notices) if seconds else None
 
 

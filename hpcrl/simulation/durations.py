@@ -8,6 +8,7 @@ from math import ceil
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
+from hpcrl.dataflow.graph import MFC
 from hpcrl.families.reader import parameter_count
 from hpcrl.placement.costs import ROW_BYTES, CostModel
 from hpcrl.placement.disk import estimate_disk
@@ -73,11 +74,14 @@ def durations_of(costs: CostModel, plan: Plan) -> Durations:
     for call in plan.calls:
         replica = plan.replica(call.name)
         lasts = costs.call_nanoseconds(call, placed[replica.model], plan.micro_batches.get(call.name, 0))
-        if replica.between == "host":
-            lasts += 2 * costs.release_nanoseconds(call.role, placed[replica.model])
+        lasts += _waiting(costs, plan, call, replica)
         calls[call.name] = round(lasts * _share_of_round(costs)) if call.in_rounds else lasts
     away = [replica for replica in plan.replicas if not replica.is_home]
-    moves = {it.model: int(costs.moves(it.role, [placed[ModelName(it.role)]], [placed[it.model]])[0, 0]) for it in away}
+    moves = {
+        it.model: int(costs.moves(it.role, [placed[ModelName(it.role)]], [placed[it.model]])[0, 0])
+        + costs.waiting_nanoseconds(it.role, "move", placed[ModelName(it.role)])
+        for it in away
+    }
     disk, rates = estimate_disk(costs.experiment), costs.rates
     shards = {role: ceil(size / len(plan.home(role).ranks)) for role, size in disk.checkpoint.items()}
     return Durations(
@@ -91,6 +95,17 @@ def durations_of(costs: CostModel, plan: Plan) -> Durations:
         fetch=rates.far.send,
         disk=rates.disk,
     )
+
+
+def _waiting(costs: CostModel, plan: Plan, call: MFC, replica: ReplicaPlan) -> int:
+    """What a call lasts longer for what of its model waits in the host's memory. Parameters that nothing changes are
+    only copied back; a copy that is sent new ones lets them go there, too."""
+    at, changed = _placed(replica), plan.changes.values()
+    if replica.is_home and call.role in changed:
+        roles = (call.role, call.blends) if call.blends else (call.role,)
+        return sum(costs.waiting_nanoseconds(role, call.kind, at) for role in roles)
+    ways = 2 if call.role in changed else 1
+    return ways * costs.release_nanoseconds(call.role, at) if replica.between == "host" else 0
 
 
 def _loads(costs: CostModel, plan: Plan, shards: Mapping[str, int]) -> dict[int, int]:

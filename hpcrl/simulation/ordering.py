@@ -14,14 +14,12 @@ from hpcrl.placement.candidate import settings_with
 from hpcrl.placement.costs import CostModel
 from hpcrl.placement.lengths import Lengths
 from hpcrl.placement.settling import Found
+from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.simulation.disturbances import Disturbances
 from hpcrl.simulation.durations import durations_of
 from hpcrl.simulation.rows import drawn_rows
 from hpcrl.simulation.simulate import Simulated, simulate
-from hpcrl.simulation.told import step_seconds
-
-STEPS = 6
-"""Of which each plan is simulated: the first have to fill the pipeline of steps."""
+from hpcrl.simulation.told import step_seconds, steps_to_tell
 
 
 def simulated_steps(
@@ -69,4 +67,5 @@ def simulated_step_s(found: Found, plan: Plan) -> float:
     """What a step lasts with a plan of a search."""
     experiment = settings_with(found.experiment, found.searched.candidate(plan))
     costs = replace(found.costs, experiment=experiment, _made={})
-    return step_seconds(simulated_steps(experiment, costs, found.lengths, STEPS).attempts)
+    steps = steps_to_tell(algorithm_of(experiment).graph(experiment))
+    return step_seconds(simulated_steps(experiment, costs, found.lengths, steps))

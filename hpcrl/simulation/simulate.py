@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hpcrl.config.changes import RunSettings
-from hpcrl.dataflow.graph import changes
+from hpcrl.dataflow.graph import Graph, changes
 from hpcrl.durable.journal import Broken, Closed, Event, Stopped, Trained
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.events import AttemptEnded
@@ -59,6 +59,8 @@ class Simulated:
     """Attempt → what its plan made everything last."""
     unfelt: tuple[str, ...]
     """Of disturbances that disturbed nothing, why, in sentences."""
+    graph: Graph
+    """Of each step's calls."""
 
     @property
     def ending(self) -> Ending:
@@ -201,7 +203,8 @@ class _Run:
         events = tuple(self._kept.events)
         orders = tuple(self._cluster.orders)
         unfelt = tuple(self._cluster.unfelt())
-        return Simulated(tuple(self._attempts), tuple(endings), tuple(ended), orders, events, self._used, unfelt)
+        graph = algorithm_of(self._experiment).graph(self._experiment)
+        return Simulated(tuple(self._attempts), tuple(endings), tuple(ended), orders, events, self._used, unfelt, graph)
 
     def _refuse_futile(self, ending: Ending, awaits: bool) -> None:
         """Nobody waits for ever for a run that is queued again and again, and finishes nothing. `awaits`: a node that

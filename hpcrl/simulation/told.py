@@ -1,13 +1,15 @@
 """What is told of a simulated run: how long a step takes, what was lost, how long it took to go on. Values."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from math import sqrt
-from statistics import median
+from statistics import mean
 
 import msgspec
 
+from hpcrl.dataflow.graph import Graph
+from hpcrl.dataflow.units import furthest_behind, window
 from hpcrl.inspect.views.timeline import LAST_STEPS, Timeline, timeline_of
+from hpcrl.ops.search_problem import MEASURED, MEASURED_BEHIND
 from hpcrl.placement.plan import ModelName
 from hpcrl.simulation.clock import SECOND_NS
 from hpcrl.simulation.durations import Durations
@@ -96,8 +98,7 @@ def told(
     same run without what disturbs it."""
     records = simulated.attempts
     closed = sorted({row.step for it in records for row in it.costs()})
-    step_s = step_seconds(records)
-    usual_s = step_seconds(undisturbed.attempts)
+    step_s, usual_s = step_seconds(simulated), step_seconds(undisturbed)
     workers = undisturbed.attempts[0].plan.workers
     return SimulationTold(
         size=Size(len({worker.node for worker in workers}), len(workers)),
@@ -122,10 +123,23 @@ def told(
     )
 
 
-def step_seconds(records: Sequence[SimulatedRecords]) -> float:
-    """From one step's close to the next; the first of an attempt has what it begins with besides."""
-    found = [later.at_s - earlier.at_s for it in records for earlier, later in pairwise(it.costs())]
-    return median(found or [row.seconds for it in records for row in it.costs()] or [0.0])
+def step_seconds(simulated: Simulated) -> float:
+    """From one step's close to the next, on average. Where there are others, those don't count that an attempt closes
+    before all that may be open has been, nor the last, of which calls were made in advance and of none after them."""
+    rows, graph = [it.costs() for it in simulated.attempts], simulated.graph
+    closes = [[row.at_s for row in of_attempt] for of_attempt in rows]
+    steady = [of[window(graph) - 1 :] for of in closes]
+    steady[-1] = steady[-1][: max(0, len(steady[-1]) - furthest_behind(graph))]
+    for of_attempts in (steady, closes):
+        if count := sum(max(0, len(of) - 1) for of in of_attempts):
+            return sum(of[-1] - of[0] for of in of_attempts if of) / count
+    return mean([row.seconds for of_attempt in rows for row in of_attempt] or [0.0])
+
+
+def steps_to_tell(graph: Graph) -> int:
+    """That are simulated at least, for `step_seconds` to have as many as it takes."""
+    behind = furthest_behind(graph)
+    return window(graph) + (MEASURED_BEHIND if behind else MEASURED) + behind
 
 
 def _idle(records: Sequence[SimulatedRecords]) -> float:

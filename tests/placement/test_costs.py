@@ -12,9 +12,11 @@ from support.experiments import load_config, ppo_values, write_config, write_inp
 
 from hpcrl.config.environment import EnvironmentConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import LoraConfig
+from hpcrl.config.model import BetweenConfig, LoraConfig, TrainedBetweenConfig
 from hpcrl.families.config import DecoderConfig
+from hpcrl.ops.search_chain import Scorer
 from hpcrl.ops.search_problem import Stage
+from hpcrl.placement.candidate import candidate_of
 from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.data_sheets import CPU_CORE, rates_of_gpu
 from hpcrl.placement.draws import Answer, drawn_by
@@ -24,13 +26,15 @@ from hpcrl.placement.lengths import spread_lengths
 from hpcrl.placement.memory import estimate_models, parameters_held
 from hpcrl.placement.model_costs import block_shape, head_shape
 from hpcrl.placement.move_costs import MoveCosts
+from hpcrl.placement.options import choices_of
 from hpcrl.placement.placing import Placed
-from hpcrl.placement.plan import plan_for
+from hpcrl.placement.plan import ModelName, plan_for
 from hpcrl.placement.rates import Fixed, Link, Links, Measured, Piece, Ran, Rates, Surface
 from hpcrl.placement.shards import Cut
-from hpcrl.placement.worker_memory import loads_of
+from hpcrl.placement.worker_memory import loads_of, peaks
 from hpcrl.placement.workload import workload_of
 from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.simulation.durations import durations_of
 
 GPU = rates_of_gpu("NVIDIA H100 80GB HBM3")
 assert GPU is not None
@@ -269,6 +273,106 @@ def test_what_a_profile_lacks_of_what_was_reckoned_is_named(experiment: Any) -> 
         )
         for kind in ("generate", "train_step")
     ]
+
+
+HALF = {"layout": "d2t2", "mesh": "0-3"}
+AWAY = {"between": TrainedBetweenConfig(parameters="host", gradients="drop", optimizer="host")}
+
+DROPPED = {"between": TrainedBetweenConfig(gradients="drop")}
+FSDP = {"backend": "fsdp", "offload": "parameters", "dtype": "bf16"}
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("actor", "critic", "made"),
+    [
+        ({}, {}, {}),
+        (HALF | AWAY, AWAY, {}),
+        (HALF | AWAY, AWAY, {"actor_gen": {"layout": "p2d4", "mesh": "0-7"}, "critic_inf": {"mesh": "4"}}),
+        ({"layout": "p2d4"}, DROPPED, {"actor_gen": {"layout": "d4", "mesh": "2-5"}}),
+        (FSDP, {}, {"actor_gen": {"mesh": "0-3", "backend": "native"}}),
+        (HALF | {"lora": LoraConfig(rank=4)}, {}, {"actor_gen": {"layout": "d8", "mesh": "0-7"}}),
+    ],
+    ids=["plain", "away", "away and moved", "stages", "offloaded", "adapters"],
+)  # fmt: skip
+def test_a_search_knows_as_much_of_each_worker_as_a_plan(experiment: Any, device: str, actor, critic, made) -> None:
+    laid = replace(
+        experiment,
+        actor=replace(experiment.actor, **actor),
+        critic=replace(experiment.critic, **critic),
+        cluster=replace(experiment.cluster, device=device),
+        calls=made,
+    )
+    candidate = candidate_of(laid, 2)
+    choices = choices_of(laid, {}, model_of(laid), 1 << 40, [candidate])
+    calls_of = [call.name for call in choices.calls]
+    needs = Scorer(choices.problem).needs(choices.plan_of(candidate))
+    plan = plan_for(laid, 2)
+    expected = peaks(plan, estimate_models(plan, laid), device)
+    assert [needs[rank].bytes for rank in range(8)] == pytest.approx([it.bytes for it in expected], abs=32)
+    for rank, load in enumerate(expected):
+        assert load.call.startswith("move to ") if needs[rank].moves else load.call == calls_of[needs[rank].call]
+
+
+def test_what_waits_on_the_host_is_copied_for_the_calls_that_need_it(experiment: Any) -> None:
+    waits = replace(experiment, actor=replace(experiment.actor, **HALF | AWAY))
+    plan, costs = plan_for(waits, 2), model_of(waits, GPU)
+    home = plan.home("actor")
+    at = Placed(home.arrangement, home.ranks, home.backend)
+    (memory,) = estimate_models(plan, waits)[home.model]
+    link = costs.rates.host
+    state = memory.parameters + memory.optimizer
+    assert costs.waiting_nanoseconds("actor", "train_step", at) == round(2 * link.nanoseconds(state))
+    assert costs.waiting_nanoseconds("actor", "generate", at) == round(link.nanoseconds(memory.parameters))
+    assert costs.waiting_nanoseconds("actor", "move", at) == round(2 * link.nanoseconds(memory.parameters))
+    assert costs.waiting_nanoseconds("critic", "train_step", at) == 0
+    for made in ({}, {"actor_gen": {"layout": "d8", "mesh": "0-7"}}):
+        steps = []
+        for of in (
+            replace(waits, calls=made),
+            replace(experiment, actor=replace(experiment.actor, **HALF), calls=made),
+        ):
+            candidate = candidate_of(of, 2)
+            choices = choices_of(of, {}, model_of(of, GPU), 1 << 40, [candidate])
+            steps.append(Scorer(choices.problem)(choices.plan_of(candidate)).nanoseconds / choices.problem.measured)
+        kinds = ("train_step", *(("move",) if made else ("generate",)))
+        assert steps[0] - steps[1] == pytest.approx(
+            sum(costs.waiting_nanoseconds("actor", kind, at) for kind in kinds), rel=0.01
+        )
+
+
+def test_a_frozen_model_on_its_host_is_copied_back_alike_in_a_search_and_a_simulation(experiment: Any) -> None:
+    waits = replace(experiment, reference=replace(experiment.reference, between=BetweenConfig(parameters="host")))
+    plan, costs, candidate = plan_for(waits, 2), model_of(waits, GPU), candidate_of(waits, 2)
+    choices = choices_of(waits, {}, costs, 1 << 40, [candidate])
+    number = [call.name for call in choices.calls].index("ref_inf")
+    way = choices.ways[number][choices.plan_of(candidate)[number]]
+    assert way.spot.between == "host" and durations_of(costs, plan).calls["ref_inf"] == way.nanoseconds
+    home = plan.home("reference")
+    at = Placed(home.arrangement, home.ranks, home.backend)
+    call = plan.call("ref_inf")
+    assert way.nanoseconds == costs.call_nanoseconds(call, at) + costs.release_nanoseconds("reference", at)
+
+
+def test_of_a_trained_model_that_waits_on_its_host_a_simulation_knows_too(experiment: Any) -> None:
+    waits = replace(
+        experiment,
+        actor=replace(experiment.actor, **HALF | AWAY),
+        calls={"actor_gen": {"layout": "d8", "mesh": "0-7"}},
+    )
+    plan, costs = plan_for(waits, 2), model_of(waits, GPU)
+    home = plan.home("actor")
+    at, copy = Placed(home.arrangement, home.ranks, home.backend), ModelName("actor", 1)
+    found, plain = (durations_of(model_of(it, GPU), plan) for it in (waits, replace(waits, actor=experiment.actor)))
+    more = {name: found.calls[name] - plain.calls[name] for name in plan.changes}
+    assert more == {"actor_train": costs.waiting_nanoseconds("actor", "train_step", at), "critic_train": 0}
+    assert found.moves[copy] - plain.moves[copy] == costs.waiting_nanoseconds("actor", "move", at) > 0
+
+
+def test_what_a_server_generates_is_said_where_the_call_is_made(experiment: Any) -> None:
+    served = replace(experiment, calls={"actor_gen": {"layout": "d8", "backend": "vllm", "python": "python"}})
+    assert "actor_gen counts as if hpcrl's own code generated, not its server." in model_of(served).notices
+    assert not any("its server" in notice for notice in model_of(experiment).notices)
 
 
 def test_micro_batches_of_fewer_tokens_need_less_memory_and_more_time(experiment: Any) -> None:

@@ -10,7 +10,7 @@ from support.experiments import QWEN2_TINY, load_config, ppo_values, write_confi
 
 from hpcrl.ops.search import is_compiled
 from hpcrl.ops.search_chain import Scorer
-from hpcrl.ops.search_problem import STEPS, Stage
+from hpcrl.ops.search_problem import Found, Stage
 from hpcrl.placement import searching
 from hpcrl.placement.allocate import placed_models
 from hpcrl.placement.candidate import candidate_of, settings_with
@@ -18,7 +18,7 @@ from hpcrl.placement.check import placement_problems
 from hpcrl.placement.meshes import Grid, grids_of, near
 from hpcrl.placement.options import choices_of
 from hpcrl.placement.plan import make_plan, plan_for
-from hpcrl.placement.search_told import told
+from hpcrl.placement.search_told import plan_told, told
 from hpcrl.placement.searching import OWN, search
 
 WORK_S = {"generate": 40, "inference": 10, "train_step": 60}
@@ -46,6 +46,9 @@ class Simple:
 
     def release_nanoseconds(self, role, place):
         return 5 * 10**8
+
+    def waiting_nanoseconds(self, role, work, place):
+        return 0
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +166,37 @@ def test_it_is_told_what_a_plan_costs_why_it_is_faster_and_what_other_lengths_ch
     assert [it.name for it in answer.plans] == [str(number) for number in range(1, len(found.best) + 1)]
     assert answer.against == OWN and answer.notices == ("a note",)
     best = answer.plans[0]
-    assert best.step_s == pytest.approx(found.best[0].score.nanoseconds / (STEPS - 1) / 1e9)
+    assert best.step_s == pytest.approx(found.best[0].score.nanoseconds / 4 / 1e9)
     assert 0 <= best.idle < 1 and {it.call for it in best.calls} >= {"actor_gen", "actor_train", "critic_inf"}
     assert sum(reason.share for reason in answer.reasons) <= 1 + 1e-9
     for it in answer.sensitivities:
         assert it.best_s == pytest.approx(best.step_s) and it.fastest == "1"
+
+
+@pytest.mark.parametrize(("lag", "measured"), [(0, (2, 0, 4, 5)), (3, (5, 5, 17, 21))])
+def test_steps_are_open_as_the_master_opens_them(load, lag, measured):
+    problem = choices_of(load(1, 2, f"lag={lag}"), {}, Simple(), 80 * GIB).problem
+    assert (problem.ahead, problem.first, problem.last, problem.steps) == measured
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_a_step_of_a_run_that_lags_lasts_as_long_as_its_workers_work(load, lag):
+    """Both workers make every call, so nothing can be hidden behind anything."""
+    experiment = load(1, 2, f"lag={lag}")
+    given = candidate_of(experiment, 1)
+    choices = choices_of(experiment, {}, Simple(), 80 * GIB, [given])
+    plan = choices.plan_of(given)
+    work_s = sum(ways[i].nanoseconds for ways, i in zip(choices.ways, plan, strict=True)) / 1e9
+    answer = plan_told(choices, Found(Scorer(choices.problem)(plan), plan), "the settings")
+    assert answer.step_s == pytest.approx(work_s) and answer.idle == pytest.approx(0)
+
+
+def test_workers_that_no_call_uses_are_idle(load):
+    experiment = load(1, 4, *(f"{role}.mesh=0-1" for role in ("actor", "critic", "reference", "reward")))
+    given = candidate_of(experiment, 1)
+    choices = choices_of(experiment, {}, Simple(), 80 * GIB, [given])
+    plan = choices.plan_of(given)
+    assert plan_told(choices, Found(Scorer(choices.problem)(plan), plan), "1").idle >= 0.5
 
 
 def test_choices_of_given_candidates_alone_are_what_these_say(load):
