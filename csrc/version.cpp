@@ -5,4 +5,4 @@
 
 #include <cstdint>
 
-extern "C" int64_t hpcrl_version() { return 3; }
+extern "C" int64_t hpcrl_version() { return 4; }

@@ -1584,8 +1584,12 @@ ELSEWHERE = {
         "test_profile.py::test_a_profile_that_was_stopped_measures_what_is_missing_and_a_search_takes_it"
     ),
     "cli/eval.py: Name each once.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
-    "launch/evaluated.py: Name another folder with --out. Where the run of a model goes on, name the step too: "
-    "RUN@STEP.": "algos/test_eval_command.py::test_a_folder_that_holds_an_evaluation_of_something_else_is_refused",
+    "launch/evaluated.py: Name another folder with --out.": (
+        "algos/test_eval_command.py::test_a_folder_that_holds_an_evaluation_of_something_else_is_refused"
+    ),
+    "launch/evaluated.py: Name another folder with --out, or the step that was evaluated: RUN@STEP.": (
+        "algos/test_eval_command.py::test_a_folder_that_holds_an_evaluation_of_something_else_is_refused"
+    ),
     "launch/evaluations.py: Give it.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "cli/generate.py: Give one of them.": (
         "cli/test_asking.py::test_the_prompt_may_come_from_a_file_or_through_a_pipe"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from threading import Thread
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 ANSWER_S = 60.0
 """Without persistence mode the first call wakes every GPU of the node."""
 NO_LIBRARY = "the driver's library, libnvidia-ml.so.1, cannot be loaded"
@@ -70,20 +71,33 @@ class Inventory:
 
 def read_inventory(*, connections: bool = False, timeout_s: float = ANSWER_S) -> Inventory:
     """Ask NVML; a driver that does not answer in time is a complaint. `connections` are read only where asked for."""
-    answer: Future[Inventory] = Future()
+    try:
+        return _in_time(lambda: _read(connections), timeout_s)
+    except TimeoutError:
+        return Inventory(complaints=(f"NVML did not answer within {timeout_s:g} s",))
 
-    def ask() -> None:
+
+def free_memory(uuid: str, timeout_s: float = ANSWER_S) -> int | None:
+    """Bytes of a device that nobody has; None where the driver does not say it in time."""
+    try:
+        return _in_time(lambda: next((total - used for _, used, total, _ in read_use([uuid])), None), timeout_s)
+    except TimeoutError:
+        return None
+
+
+def _in_time(ask: Callable[[], T], timeout_s: float) -> T:
+    """What a driver answers. Raises TimeoutError."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
         try:
-            answer.set_result(_read(connections))
+            answer.set_result(ask())
         except BaseException as error:
             answer.set_exception(error)
 
     # Nothing else ends a call that hangs in a broken driver.
-    Thread(target=ask, name="hpcrl-nvml", daemon=True).start()
-    try:
-        return answer.result(timeout_s)
-    except TimeoutError:
-        return Inventory(complaints=(f"NVML did not answer within {timeout_s:g} s",))
+    Thread(target=run, name="hpcrl-nvml", daemon=True).start()
+    return answer.result(timeout_s)
 
 
 def read_use(uuids: Sequence[str]) -> list[tuple[str, int, int, int]]:

@@ -77,6 +77,7 @@ class PreparingRun:
 
     @state.setter
     def state(self, values: dict[str, Any]) -> None:
+        self._run.refuse_elsewhere("run.state")
         self._state = values
 
     def groups(self, *roles: str) -> tuple[WorkerGroup, ...]:

@@ -1,6 +1,7 @@
 """What a script has asked for in a turn, what of it is answered, and what it must not ask for there. Pure."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hpcrl.controller.user_code import misuse
@@ -36,6 +37,15 @@ class AskedTurn:
         read = tuple(sorted(self.unsaid))
         self.unsaid.clear()
         return read
+
+    def name_of(self, call: str, time: int) -> str:
+        """What a call is called where it is asked for the first time, the second …"""
+        return call if time == 1 else f"{call}_{time}"
+
+    def are_newer(self, makers: Iterable[str], call: str) -> bool:
+        """Whether all of these were asked for after this call was asked for last; so none is of no maker."""
+        last = self.numbers.get(self.name_of(call, self.times[call]), 0)
+        return min((self.numbers.get(maker, 0) for maker in makers), default=0) > last
 
     def refuse_before(self, doing: str) -> None:
         """Raises UserCodeError where only what belongs to no step may be asked for."""

@@ -6,7 +6,7 @@ Knows neither groups nor batches; of a call it knows its name, its samples and w
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -221,8 +221,12 @@ class Conversation:
     def next_name(self, call: str) -> str:
         """What the call is called where it is asked for next."""
         assert self._turn is not None
-        times = self._turn.times[call] + 1
-        return call if times == 1 else f"{call}_{times}"
+        return self._turn.name_of(call, self._turn.times[call] + 1)
+
+    def are_newer(self, makers: Iterable[str], call: str) -> bool:
+        """Whether all of these were asked for in the open turn after this call was asked for last."""
+        assert self._turn is not None
+        return self._turn.are_newer(makers, call)
 
     def ask(self, call: str, ids: tuple[str, ...], inputs: Columns, arguments: str = "", cut: Cuts = ()) -> int:
         """Ask for a call in the open turn, cut as the master does or in these parts; its number."""
@@ -350,17 +354,14 @@ class Conversation:
             case LoopGoesOn(step) if step in self._turns:
                 self._let_go_on[step] = True
             case _:
-                raise self._broken_by(_unexpected(message, "which nothing had asked for"))
+                self.broken = _unexpected(message, "which nothing had asked for")
+                raise self.broken
 
     def fail(self, error: BaseException) -> None:
         """The line is no longer to be used, by any thread."""
         with self._heard:
             self.broken = self.broken or error
             self._heard.notify_all()
-
-    def _broken_by(self, error: BaseException) -> BaseException:
-        self.broken = error
-        return error
 
     def _own_thread(self, doing: str = "run.steps()") -> None:
         if not self.is_own_thread:

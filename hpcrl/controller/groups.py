@@ -138,7 +138,7 @@ class Calls:
         step, name = self.talk.step, self.talk.next_name(call.name)
         assert step is not None
         if name != call.name:
-            self._refuse_again(call, name, doing)
+            self._refuse_again(call, name, inputs, doing)
         if computation is not None:
             told = Computation(call, computation.function, computation.arguments, place())
             self.computations.register(step, name, told)
@@ -160,12 +160,15 @@ class Calls:
             return Future(it).result() if waits else returned(it)
         return Future(it).result() if blocking else Future(it)
 
-    def _refuse_again(self, call: MFC, name: str, doing: str) -> None:
-        """What an older attempt has recorded was asked for as it is."""
+    def _refuse_again(self, call: MFC, name: str, inputs: Columns, doing: str) -> None:
+        """What an older attempt has recorded was asked for as it is; and of responses that were drawn since, an update
+        is a first one."""
         if any(name == other.name for other in self.declared.calls):
             raise misuse(f"{name} is a call of the recipe, and what {call.name} is called here.", "Rename one.")
         why = self.cutting().once.get(call.name)
-        if why is not None and self.talk.parts is None:
+        if why is None or self.talk.parts is not None:
+            return
+        if not self.talk.are_newer([it.call for it in inputs.get("responses", ())], call.name):
             raise misuse(f"{doing} is asked for again in step {self.talk.step}: {why.text}", why.advice)
 
     def _inputs(self, call: MFC, batch: DataProto, doing: str) -> Columns:

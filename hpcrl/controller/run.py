@@ -136,6 +136,7 @@ class Run:
 
     @state.setter
     def state(self, values: dict[str, Any]) -> None:
+        self.refuse_elsewhere("run.state")
         self._state.values = values
 
     def refuse_elsewhere(self, doing: str) -> None:
@@ -144,11 +145,12 @@ class Run:
         computation = self._world.computations.here
         if computation or not self._talk.is_own_thread:
             who = f"the computation {computation}" if computation else "another thread than the script's own"
-            self._talk.broken = misuse(
+            error = misuse(
                 f"{doing} is read by {who}, which does not know the step.",
                 "Read it, or draw, in the script, and give what comes of it as an argument.",
             )
-            raise self._talk.broken
+            self._talk.broken = self._talk.broken or error
+            raise error
 
     def groups(self, *roles: str) -> tuple[WorkerGroup, ...]:
         """The worker groups of these roles; of all, in the recipe's order, where none is named."""

@@ -61,7 +61,8 @@ class RunState:
     def _refuse_changed(self, held: Iterable[_Held]) -> None:
         """Raises UserCodeError where a turn has changed what is no longer part of the state, and assigned nothing."""
         for it in held:
-            if self.values.get(it.key) is self._read.get(it.key) and _text(it.value) != it.text:
+            now = self.values.get(it.key)
+            if now is self._read.get(it.key) and _text(it.value) not in (it.text, _text(now)):
                 kind = type(it.value).__name__
                 raise misuse(
                     f"the step has changed a {kind} that was taken from run.state[{it.key!r}] before it began: "

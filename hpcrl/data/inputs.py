@@ -169,6 +169,11 @@ def changed(differing: Mapping[str, str], run_dir: Path) -> DataError:
     )
 
 
+def contents_in(fingerprint: str) -> list[list[str]]:
+    """Size and checksum of each of its files, wherever they lie."""
+    return [_fields(file)[1:] for file in _FILES.split(fingerprint)]
+
+
 def _fields(text: str) -> list[str]:
     return text.rsplit(":", 2)
 

@@ -90,11 +90,16 @@ def files_of(path: Path, knob: str) -> list[Path]:
     files = next((files for kind in KINDS if (files := _below(path, kind))), [])
     names = [str(file.relative_to(path)) for file in files]
     shards = {_SHARD.sub("", name) for name in names if _SHARD.search(name)}
-    splits = {found[0].lower() for name in names if (found := _SPLIT.search(name))}
+    splits = {_split(found[-1].lower()) for name in names if (found := _SPLIT.findall(name))}
     for several in (shards, splits):
         if len(several) > 1:
             raise _several(knob, path, sorted(several))
     return files
+
+
+def _split(word: str) -> str:
+    """What is told by the last of these words in a path: the file's own, or else that of the nearest folder."""
+    return "validation" if word in ("valid", "val", "dev") else word
 
 
 def _below(folder: Path, kind: str) -> list[Path]:
@@ -103,7 +108,9 @@ def _below(folder: Path, kind: str) -> list[Path]:
     return [
         file
         for file in found
-        if not _CACHED.match(file.name) and not any(part[0] == "." for part in file.relative_to(folder).parts)
+        if file.is_file()
+        and not _CACHED.match(file.name)
+        and not any(part[0] == "." for part in file.relative_to(folder).parts)
     ]
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from hpcrl.agent.gpus import seen_devices
-from hpcrl.agent.nvml import read_use
+from hpcrl.agent.nvml import free_memory
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.data.tokens import HALF, Tokens
@@ -131,8 +131,8 @@ def free_bytes(
 ) -> tuple[float | None, str]:
     """What memory a model can have here, and whose it is; None where nobody says."""
     if device == "cuda":
-        first = [gpu.uuid for gpu in seen_devices(os.environ)[:1]]
-        return next((total - used for _, used, total, _ in read_use(first)), None), "the first GPU"
+        seen = seen_devices(os.environ)
+        return free_memory(seen[0].uuid) if seen else None, "the first GPU"
     found = _AVAILABLE.search(meminfo.read_text())
     sizes: list[float] = [float(found[1]) * 1024] if found else []
     with suppress(OSError, ValueError):  # there is no limit, or another version of cgroups

@@ -26,7 +26,11 @@ def compare_with_begin(run: RunDirectory, role: str, told: Callable[[str], None]
     if model is None or tokenizer is None:
         return
     expected = run.read_run().inputs | accepted_inputs(read_history(run, recent=1))
-    inputs = {f"{role}.path": model_files(Path(model.path)), "data.tokenizer": tokenizer_files(tokenizer[1])}
+    inputs = {f"{role}.path": model_files(Path(model.path))}
+    if there := [path for path in tokenizer_files(tokenizer[1]) if path.is_file()]:
+        inputs["data.tokenizer"] = there
+    else:
+        told(f"data.tokenizer: {tokenizer[1]} has none any more, and so has what is exported.")
     if lora_of(model) is None:  # all of the weights are the checkpoint's
         inputs[f"{role}.path"] = inputs[f"{role}.path"][:1]
         expected = _of_config(expected, f"{role}.path")

@@ -20,11 +20,11 @@ from hpcrl.inspect.words import counted
 from hpcrl.placement.allocate import placed_models
 from hpcrl.placement.costs import CostModel, read_costs
 from hpcrl.placement.lengths import lengths_of_run
-from hpcrl.placement.placing import Placed
 from hpcrl.placement.plan import Plan, read_plan
 from hpcrl.placement.rates import Ran, Rates
 from hpcrl.placement.search_inputs import lengths_asked
 from hpcrl.placement.step_times import expected_step
+from hpcrl.placement.waiting import placed_as, waiting_in
 from hpcrl.placement.workload import workload_of
 from hpcrl.recipes.algorithm import experiment_from
 
@@ -34,7 +34,10 @@ FIRST = 1
 
 ASIDE = ("allocation", "calls", "on_nodes", "cluster", "control", "samples", "search")
 """Sections of settings by which calls take no longer, beside what a plan says of them."""
-WORKERS = ("cluster.device", "cluster.workers_per_node", "cluster.threads_per_worker")
+WORKERS = (
+    *("cluster.device", "cluster.workers_per_node", "cluster.threads_per_worker"),
+    *("cluster.slurm.gpu_type", "cluster.slurm.constraint"),
+)
 """Of these sections, settings by which calls do."""
 
 
@@ -153,17 +156,22 @@ def calibrated(run: RunDirectory, rates: Rates) -> Rates:
         source=f"{rates.source}, calibrated by {run.root.name}",
         ran=Ran(
             {call: round(s * 1e9) for call, s in measured.seconds.items() if not reckoned.get(call)},
-            {call: s * 1e9 / reckoned[call] for call, s in measured.seconds.items() if reckoned.get(call)},
+            {call: _factor(s * 1e9, *reckoned[call]) for call, s in measured.seconds.items() if reckoned.get(call)},
             rates.ran.texts,
         ),
     )
 
 
-def _reckoned(plan: Plan, costs: CostModel) -> dict[str, int]:
-    """Nanoseconds of each call under a plan."""
+def _factor(measured: float, reckoned: int, waiting: int) -> float:
+    """Of a call without what it waits for, which is reckoned beside it; at least a hundredth of it was its own."""
+    return max(measured - waiting, measured / 100) / reckoned
+
+
+def _reckoned(plan: Plan, costs: CostModel) -> dict[str, tuple[int, int]]:
+    """Nanoseconds of each call under a plan that can be reckoned, and of what waits in the host's memory for it."""
     found = {}
     for call in plan.calls:
-        at = plan.replica(call.name)
-        place = Placed(at.arrangement, at.ranks, at.backend)
-        found[call.name] = costs.call_nanoseconds(call, place, plan.micro_batches.get(call.name, 0))
+        at = placed_as(plan.replica(call.name))
+        if lasts := costs.call_nanoseconds(call, at, plan.micro_batches.get(call.name, 0)):
+            found[call.name] = lasts, waiting_in(costs, plan, call)
     return found

@@ -1,7 +1,7 @@
 """Evaluations that are there: whether one is of what is asked now, and whether two differ in more than the model."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -11,9 +11,9 @@ from hpcrl.config.changes import changes, with_settings
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, settings
 from hpcrl.data.contents import Contents
-from hpcrl.data.inputs import differences, input_files
-from hpcrl.data.user_code import CodeSetting
-from hpcrl.durable.code import changed_files
+from hpcrl.data.inputs import contents_in, differences, input_files
+from hpcrl.data.user_code import CodeSetting, code_places, collect_code
+from hpcrl.durable.code import changed_files, describe_code
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.records import CodeCopy, SettingsRecord
 from hpcrl.durable.rundir import RunDirectory
@@ -29,6 +29,10 @@ ELSEWHERE = ("name", "run_root")
 """Where a run is. It has a folder of its own."""
 ASKED = ("data", "reward", "reward_model", "judge", "environment", "generation", "code")
 """The sections of what models are asked, and of how it is judged."""
+SCORING = ("reward_model", "judge", "environment")
+"""Those of roles that count only where a call is theirs."""
+OF_STEP = ("actor.path", "evaluate.as_step")
+"""What is another where the run of a model has gone on."""
 NOT_ASKED = (
     ROWS,
     *(f"data.{name}" for name in ("batch_tokens", "balance", "shuffle", "drop_last", "tokenizer")),
@@ -41,14 +45,29 @@ NOT_ASKED = (
 def refuse_other(run: RunDirectory, word: str, asked: ExperimentConfig) -> None:
     """Raise ConfigurationError where a run evaluates something else than is asked now of the model of this name."""
     record = _newest(run)
-    changed = [it for it in changes(experiment_from(record.experiment), asked, COUNTS) if it.key not in ELSEWHERE]
+    what = f"{run.root} holds an evaluation of something else than {word} as it is asked for now"
+    if (other := record.experiment["algorithm"]) != asked.algorithm:
+        raise ConfigurationError([f"{run.root} is a run of {other}."], "Name another folder with --out.")
+    alike = {*ELSEWHERE, *_same_code(run.read_code(record.code), asked)}
+    changed = [it for it in changes(experiment_from(record.experiment), asked, COUNTS) if it.key not in alike]
     others = [str(change) for change in changed if change.key != ROWS]
     if found := others or _other_contents(run, record, asked) or [str(change) for change in changed]:
-        what = f"{run.root} holds an evaluation of something else than {word} as it is asked for now"
+        has_moved = "@" not in word and any(change.key in OF_STEP for change in changed)
         raise ConfigurationError(
             [f"{what}: {'; '.join(found)}."],
-            "Name another folder with --out. Where the run of a model goes on, name the step too: RUN@STEP.",
+            "Name another folder with --out, or the step that was evaluated: RUN@STEP."
+            if has_moved
+            else "Name another folder with --out.",
         )
+
+
+def _same_code(copy: CodeCopy, asked: ExperimentConfig) -> Iterator[str]:
+    """The settings that name the code that was copied, wherever it lies now: a run that was resumed with other code has
+    a new copy of all of it."""
+    now = describe_code(collect_code(code_places(asked), asked.code.files))
+    for key in copy.settings.keys() & now.settings.keys():
+        if _code(copy, copy.settings[key]) == _code(now, now.settings[key]):
+            yield key
 
 
 def placed_anew(run: RunDirectory, asked: ExperimentConfig, given: Sequence[str]) -> list[str]:
@@ -82,8 +101,11 @@ def _asked(run: RunDirectory) -> dict[str, Any]:
     found: dict[str, Any] = {it.key: reduce(getitem, it.key.split("."), values) for it in known}
     places = {it.key for it in known if it.is_path}
     for key, text in _inputs(run).items():
-        found[key] = (None if key in places else found.get(key), [file.rsplit(":", 2)[1:] for file in text.split("/")])
-    return {key: it for key, it in found.items() if key.partition(".")[0] in ASKED and key not in NOT_ASKED}
+        found[key] = (None if key in places else found.get(key), contents_in(text))
+    experiment = experiment_from(record.experiment)
+    called = {call.role for call in algorithm_of(experiment).calls(experiment)}
+    sections = [name for name in ASKED if name not in SCORING or name in called]
+    return {key: it for key, it in found.items() if key.partition(".")[0] in sections and key not in NOT_ASKED}
 
 
 def _code(copy: CodeCopy, named: CodeSetting) -> str:

@@ -133,13 +133,17 @@ def watch_or_resume(run_dir: Path, wait: bool, overrides: Sequence[str]) -> int:
     """Wait for a run that runs or is queued, as whoever submitted it could, or resume it with other settings, unless it
     is done; returns the exit code."""
     run = RunDirectory.open(run_dir)
+    if run.done_verdict():  # nobody has to be asked
+        return resume(run_dir, wait)
     launchers = Launchers(run)
     with telling_what_was_made("Whether it runs cannot be seen.", _later(run)):
+        for launcher in launchers.every():
+            launcher.recover(run)
         alive = [each for each in run.submissions() if launchers.of(each).is_alive(run, each)]
     if alive and overrides:
         print(f"{run.root} is under way, and keeps its settings: without {plain(', '.join(overrides))}")
     if not alive:
-        return resume(run_dir, wait, overrides=() if run.done_verdict() else overrides)
+        return resume(run_dir, wait, overrides=overrides)
     if wait:
         newest = alive[-1]
         _watch(run, experiment_from(run.configuration(newest.nonce)), launchers.of(newest), newest)

@@ -12,14 +12,14 @@ from hpcrl.master.turn import OpenTurn
 from hpcrl.wire.script_messages import CallAsked, OnceAsked, TurnEnded
 
 CORRECT_IT = (
-    "Correct the script: what decides what it asks for has to be in run.state. Then resume with --accept-changed "
-    "algorithm."
+    "Correct the script: what decides what it asks for has to be in run.state, and what it logs has to follow from "
+    "that, from rows and from statistics. Then resume with --accept-changed algorithm."
 )
 
 
 OF_OTHER_WORKERS = (
     "Resume with as many workers as the step began with: cluster.nodes and layouts say how many. A script must not "
-    "decide by the world_size, layout or ranks of a group."
+    f"decide by the world_size, layout or ranks of a group. If it differs all the same: {CORRECT_IT}"
 )
 
 

@@ -6,7 +6,7 @@ that saves until the run or its allocation is over is more than what a new attem
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from hpcrl.durable.attempts import grown_at
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.events import Event, GrowthWeighed, NodeLeaving, NodesChanged
-from hpcrl.master.node_check import fit_nodes
+from hpcrl.master.node_check import fit_nodes, nodes_named
 from hpcrl.master.reactor import Reactor
 from hpcrl.placement.node_counts import in_words
 from hpcrl.placement.step_times import expected_ratio
@@ -83,10 +83,6 @@ def since_grown_s(run: RunDirectory, cluster: ClusterConfig, now: float) -> floa
     ahead, never less than nothing."""
     grown = grown_at(run) if cluster.is_elastic else None
     return math.inf if grown is None else max(0.0, now - grown)
-
-
-def _nodes(numbers: Sequence[int]) -> str:
-    return f"node{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 class Growth:
@@ -179,14 +175,14 @@ class Joining:
             self._told = spare, decision.waits
             self._note(GrowthWeighed(spare, decision.joins, decision.why))
         if decision.joins:
-            self.order = f"{_nodes(spare)} can join: {decision.why}"
+            self.order = f"{nodes_named(spare)} can join: {decision.why}"
 
     def _withdraw_if_gone(self) -> None:
         """The order, once one of its nodes is gone: steps open again, and those that are left are weighed anew."""
         ordered, spare = self._told[0], tuple(self._reactor.members.spare)
         if gone := [node for node in ordered if node not in spare]:
             self.order, self._told = "", ((), "")
-            self._note(GrowthWeighed(spare, False, f"{_nodes(gone)} left before the open steps were finished"))
+            self._note(GrowthWeighed(spare, False, f"{nodes_named(gone)} left before the open steps were finished"))
 
     def _send_away_unfit(self, seats: list[int], spare: list[int]) -> None:
         """What no attempt could use is let go, and not started again."""

@@ -1,6 +1,6 @@
 """Whether the nodes that came can have workers: pure, from what their agents said of themselves."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcrl.errors import ExitCode
@@ -61,3 +61,8 @@ def find_duplicates(given: Iterable[WorkerDevice]) -> list[str]:
                 "(cluster.slurm.gpus; ConstrainDevices in cgroup.conf)."
             )
     return problems
+
+
+def nodes_named(numbers: Sequence[int]) -> str:
+    """`nodes 2, 5`."""
+    return f"node{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -18,7 +18,7 @@ from hpcrl.master.allocation import AllocationWatch
 from hpcrl.master.ending import Ending
 from hpcrl.master.meeting_point import MeetingPoint
 from hpcrl.master.members import Members
-from hpcrl.master.node_check import check_nodes, fit_nodes
+from hpcrl.master.node_check import check_nodes, fit_nodes, nodes_named
 from hpcrl.placement.plan import WorkerPlan
 
 FAILED_RENDEZVOUS_LIMIT = 5
@@ -47,10 +47,6 @@ def may_begin(known: Muster) -> bool:
     if known.here >= known.wanted:
         return True
     return known.here >= known.least and (known.coming == 0 or known.waited_s >= known.patience_s)
-
-
-def _nodes(numbers: Sequence[int]) -> str:
-    return f"node{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 class NodeWait:
@@ -127,13 +123,13 @@ class NodeWait:
         return NodesChanged(len(before), len(seats), max([cut, *recovery.closed]), why)
 
     def _why_changed(self, left: Sequence[int], came: Sequence[int]) -> str:
-        said = [f"{_nodes(came)} joined"] if came else []
+        said = [f"{nodes_named(came)} joined"] if came else []
         if left and not self._had_some:  # it is the first attempt of this master: it has lost none
-            said.append(f"{_nodes(left)} did not come again")
+            said.append(f"{nodes_named(left)} did not come again")
         elif left:
             limit = f"replaced within cluster.replace_timeout_s = {self._cluster.replace_timeout_s:g}"
             within = limit if self.replaces_nodes else "replaced, because nobody starts nodes again here"
-            said.append(f"{_nodes(left)} {'were' if len(left) > 1 else 'was'} lost and not {within}")
+            said.append(f"{nodes_named(left)} {'were' if len(left) > 1 else 'was'} lost and not {within}")
         return "; ".join(said)
 
     @property

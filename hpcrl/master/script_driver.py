@@ -126,6 +126,7 @@ class ScriptDriver(Driver):
                 self._tell_rows(body)
             case ScriptSilent():
                 self._around.note(of_silence(body, self._rank))
+                self._has_returned |= bool(body.stack) and super().finished
             case ScriptEnded():
                 self._before.loop_begins()
                 self._no_more_steps = self._has_returned = True
@@ -230,7 +231,7 @@ class ScriptDriver(Driver):
 
     @property
     def finished(self) -> bool:
-        """What the script does after its loop is part of the run."""
+        """What the script does after its loop is part of the run, until it is silent: it holds all workers."""
         return super().finished and self._has_returned
 
     @property

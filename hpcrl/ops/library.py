@@ -9,7 +9,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-VERSION = 3
+VERSION = 4
 """Of the functions that run on a CPU and of their parameters, as csrc/version.cpp has it."""
 
 

@@ -110,7 +110,9 @@ def is_named(device: str, name: str) -> bool:
     own = named_in(device, SHEETS)
     if own is None or not words_of(sheet) <= words_of(device):
         return False
-    return memory_in(name) is None or _memory(name, SHEETS[sheet]) == _memory(device, SHEETS[own])
+    there = _memory(device, SHEETS[own])
+    most = max(SHEETS[sheet].memory, SHEETS[own].memory)
+    return min(memory_in(name) or there, most) == there
 
 
 def _memory(device: str, sheet: Sheet) -> int:

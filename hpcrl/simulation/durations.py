@@ -8,14 +8,13 @@ from math import ceil
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
-from hpcrl.dataflow.graph import MFC
 from hpcrl.families.reader import parameter_count
 from hpcrl.placement.costs import ROW_BYTES, CostModel
 from hpcrl.placement.disk import estimate_disk
 from hpcrl.placement.memory import BYTES
-from hpcrl.placement.placing import Placed
-from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
+from hpcrl.placement.plan import ModelName, Plan
 from hpcrl.placement.rates import Link
+from hpcrl.placement.waiting import placed_as, waiting_in
 
 APPEND_NS = 2_000_000
 """An fsync of the journal."""
@@ -69,13 +68,13 @@ def _share_of_round(costs: CostModel) -> float:
 
 def durations_of(costs: CostModel, plan: Plan) -> Durations:
     """By a cost model."""
-    placed = {replica.model: _placed(replica) for replica in plan.replicas}
+    placed = {replica.model: placed_as(replica) for replica in plan.replicas}
     calls = {}
     for call in plan.calls:
-        replica = plan.replica(call.name)
-        lasts = costs.call_nanoseconds(call, placed[replica.model], plan.micro_batches.get(call.name, 0))
-        lasts += _waiting(costs, plan, call, replica)
-        calls[call.name] = round(lasts * _share_of_round(costs)) if call.in_rounds else lasts
+        at = placed[plan.replica(call.name).model]
+        lasts = costs.call_nanoseconds(call, at, plan.micro_batches.get(call.name, 0))
+        drawn = round(lasts * _share_of_round(costs)) if call.in_rounds else lasts
+        calls[call.name] = drawn + waiting_in(costs, plan, call)
     away = [replica for replica in plan.replicas if not replica.is_home]
     moves = {
         it.model: int(costs.moves(it.role, [placed[ModelName(it.role)]], [placed[it.model]])[0, 0])
@@ -97,17 +96,6 @@ def durations_of(costs: CostModel, plan: Plan) -> Durations:
     )
 
 
-def _waiting(costs: CostModel, plan: Plan, call: MFC, replica: ReplicaPlan) -> int:
-    """What a call lasts longer for what of its model waits in the host's memory. Parameters that nothing changes are
-    only copied back; a copy that is sent new ones lets them go there, too."""
-    at, changed = _placed(replica), plan.changes.values()
-    if replica.is_home and call.role in changed:
-        roles = (call.role, call.blends) if call.blends else (call.role,)
-        return sum(costs.waiting_nanoseconds(role, call.kind, at) for role in roles)
-    ways = 2 if call.role in changed else 1
-    return ways * costs.release_nanoseconds(call.role, at) if replica.between == "host" else 0
-
-
 def _loads(costs: CostModel, plan: Plan, shards: Mapping[str, int]) -> dict[int, int]:
     """Each worker reads its share of every model that it has: of a role that changes, state and all."""
     found = dict.fromkeys((worker.rank for worker in plan.workers), 0)
@@ -126,7 +114,3 @@ def _weights(costs: CostModel, role: str) -> int:
     if config is None or role not in costs.models:
         return 0
     return parameter_count(costs.models[role]) * BYTES[config.dtype]
-
-
-def _placed(replica: ReplicaPlan) -> Placed:
-    return Placed(replica.arrangement, replica.ranks, replica.backend, replica.python)

@@ -132,7 +132,7 @@ def test_a_folder_that_holds_an_evaluation_of_something_else_is_refused(
         assert main(["eval", *words, *out, "--json"]) == ExitCode.CONFIGURATION
         said = capsys.readouterr()
         assert said.out == "" and "model-1 holds an evaluation of something else than" in said.err
-        assert "Name another folder with --out." in said.err
+        assert "Name another folder with --out" in said.err and ("RUN@STEP" in said.err) == ("@" not in words[0])
         return said.err
 
     step = f"{run.root}@2"
@@ -143,6 +143,10 @@ def test_a_folder_that_holds_an_evaluation_of_something_else_is_refused(
     assert "generation.evaluation.samples_per_prompt = 2 (was 3)" in refused(step, *data, "--samples", "2")
     assert "generation.top_k = 3 (was 0)" in refused(step, *data, "--generation.top_k", "3")
     assert evaluated([step, *data, *out], capsys) == view
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "model-1").symlink_to(run.root)
+    assert main(["eval", step, *data, "--out", str(tmp_path / "others")]) == ExitCode.CONFIGURATION
+    assert "is a run of ppo. Name another folder with --out." in " ".join(capsys.readouterr().err.split())
     lines = (task / "held_out.jsonl").read_text().splitlines()
     (tmp_path / "rows.jsonl").write_text("\n".join(lines[::-1]) + "\n")
     assert f"data.train: {tmp_path / 'rows.jsonl'} has other content" in refused(step, *data)

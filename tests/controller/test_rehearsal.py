@@ -188,6 +188,10 @@ def policy_of(folder: Path, algorithm: str, body: str, *settings: str):
     return load_config(write_config(folder / "run.yaml", given), settings)
 
 
+AGAIN = """actor.update(batch)
+        more = step.batch()
+        more = more.union(actor.generate(more))
+        actor.update(more.union(reward.score(more)))"""
 IN_PARTS = "[actor.update(part) for part in batch.chunk(4)]"
 OWN = ("grpo.minibatches=1", "grpo.old_logprobs=recomputed")
 
@@ -205,6 +209,7 @@ def test_a_second_update_of_a_step_whose_ratio_is_1_is_refused(tmp_path):
         "actor.update(batch)": OWN,
         "actor.update(batch.union(actor.logprobs(batch)))": (*OWN, "grpo.minibatches=4"),
         IN_PARTS: (*OWN, "grpo.old_logprobs=sampled"),
+        AGAIN: OWN,  # of responses that the changed actor has drawn
     }
     for number, (body, settings) in enumerate(advised.items()):
         assert not rehearse(order_of(policy_of(made(tmp_path / f"{number}"), "grpo", body, *settings))).error

@@ -417,6 +417,16 @@ def test_a_list_from_above_the_loop_is_kept_where_it_is_assigned():
         course(script)
 
 
+def test_a_list_that_follows_the_state_may_change_with_it():
+    def script(run, e):
+        mirror = run.state.setdefault("seen", [])
+        for step in run.steps():
+            mirror.append(step.number)
+            run.state["seen"][:] = mirror
+
+    assert [json.loads(it.state)["seen"] for it in course(script).ends] == [[1], [1, 2], [1, 2, 3]]
+
+
 def test_groups_tell_their_layout():
     def script(run, e):
         group = run.group("actor")

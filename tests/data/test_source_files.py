@@ -82,8 +82,10 @@ def test_a_folder_is_read_with_those_below_it_and_without_what_is_hidden(tmp_pat
     ("names", "splits"),
     [
         (["train.parquet", "test.parquet"], "test, train"),
-        (["train/0.parquet", "dev/0.parquet"], "dev, train"),
-        (["gsm8k_train.parquet", "gsm8k_Valid.parquet"], "train, valid"),
+        (["train/0.parquet", "dev/0.parquet"], "train, validation"),
+        (["gsm8k_train.parquet", "gsm8k_Valid.parquet"], "train, validation"),
+        (["my-eval-set/train.parquet", "my-eval-set/test.parquet"], "test, train"),
+        (["val-2020.parquet", "validation-2021.parquet", "dev/more.parquet"], None),
         (["all.parquet", "train-00000-of-00001.parquet", "eval_1.parquet"], "eval, train"),
         (["train.parquet", "train_2.parquet", "more.parquet"], None),
         (["latest.parquet", "trainers.parquet", "retest.parquet"], None),

@@ -100,7 +100,7 @@ def followed(task: Path, name: str, share: float, *more: str) -> tuple[Any, Stan
     algorithm = algorithm_of(of)
     assert algorithm.script is not None
     computations = Computations(algorithm.forms(of))
-    line = Counting(algorithm, of, computations, 1, 2, "")
+    line = Counting(algorithm, of, computations, 1, 2, ())
     line.share = share
     follow(algorithm.script, line, World(algorithm, plan_for(of), {0: of}, computations, rehearses=True))
     return of, line

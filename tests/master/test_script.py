@@ -38,7 +38,7 @@ from hpcrl.durable.once import MOST_STATE
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.event_log import decode
-from hpcrl.events import StateGrows
+from hpcrl.events import CallStalled, StateGrows
 
 ALGORITHM = f"{Path(toy_script.__file__)}:ALGORITHM"
 PATIENT = {"lost_after_s": 5.0, "start_timeout_s": 60.0}
@@ -265,6 +265,17 @@ def test_a_run_is_done_when_its_script_has_returned(folder: Path, monkeypatch: p
     monkeypatch.setenv(wayward_script.MOOD, "ends late")
     assert finish(run) == [0], outputs(run)
     assert (folder / "left").read_text() == "done"
+
+
+def test_a_script_that_hangs_after_its_loop_holds_the_workers_no_longer_than_it_may_be_silent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(wayward_script.MOOD, "hangs late")
+    control = ControlConfig(steps=2, script_timeout_s=0.5)
+    run = create_run(folder / "run", replace(scripted(), algorithm=WAYWARD, control=control))
+    assert finish(run) == [0], outputs(run)
+    told = [decode(line).event for line in run.events(0).read_bytes().splitlines()]
+    assert any(isinstance(event, CallStalled) and "in loop" in event.stack for event in told)
 
 
 def test_a_state_that_is_half_full_is_told_once_in_an_attempt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,8 @@ def test_a_part_of_a_gpu_has_neither_a_sheet_nor_a_peak(name: str) -> None:
         ("NVIDIA A100-SXM4-40GB", "a100_80gb", False),
         ("NVIDIA A100-SXM4-40GB", "a100_40gb", True),
         ("NVIDIA GH200 480GB", "gh200_96gb", True),
+        ("NVIDIA H100 NVL", "h100-94gb", True),
+        ("NVIDIA H100 NVL", "h100-80gb", False),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "a100_3g.20gb", True),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "a100_1g.5gb", False),
         ("NVIDIA A100-SXM4-40GB", "a100_3g.20gb", False),

@@ -106,7 +106,7 @@ class Remains:
 
 
 def finish(
-    run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s: float = 200.0, nodes: int = 1
+    run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s: float = 120.0, nodes: int = 1
 ) -> list[int]:
     """Start the run and resume it until it is done; returns the exit codes of its masters.
 
@@ -239,7 +239,7 @@ def wait_until(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
         before = _processor_s()
         if found := look():
             return found
-        time.sleep(max(0.01, 9 * (_processor_s() - before)))
+        time.sleep(min(max(0.01, 9 * (_processor_s() - before)), 1.0))
     raise AssertionError(f"{what} did not come within {timeout_s:g} s")
 
 

@@ -287,7 +287,9 @@ class SlurmCluster:
 
     def kill_slurmd(self, node: str) -> None:
         """SIGKILL for a node's daemon; its jobs go on. `restart` brings it back."""
-        os.kill(int((self.root / "run" / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
+        pid = int((self.root / "run" / f"slurmd.{node}.pid").read_text())
+        os.kill(pid, signal.SIGKILL)
+        self.wait(lambda: not _lives(pid), "slurmd has ended")  # `up` takes one that is dying for one that lives
 
     def power_off(self, node: str) -> None:
         """SIGKILL for all that runs on a node, its daemon first; `restart` boots it again."""

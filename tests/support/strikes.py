@@ -22,6 +22,6 @@ def count(signal: str) -> None:
 def told(path: Path) -> str:
     """`processes were struck 288 times: tests/master 222, tests/algos 66`; empty if none was."""
     lines = path.read_text().splitlines() if path.exists() else []
-    folders = Counter(str(Path(line.split()[1].partition("::")[0]).parent) for line in lines)
+    folders = Counter(str(Path(line.partition(" ")[2].partition("::")[0]).parent) for line in lines)
     parts = ", ".join(f"{folder} {times}" for folder, times in folders.most_common())
     return f"processes were struck {len(lines)} times: {parts}" if lines else ""

@@ -50,6 +50,8 @@ def loop(run: Any, e: Any) -> None:
         if mood == "much":
             run.state["much"] = "x" * (300_000 * min(step.number, 3))
         step.log(lr=0.5 if mood == "other log" else e.toy.lr)
+    if mood == "hangs late":
+        time.sleep(3600)
     if mood in ("ends late", "fails late"):
         time.sleep(1.5)  # by then all is saved
         assert mood == "ends late"
