@@ -243,6 +243,11 @@ def accepted_inputs(history: History) -> dict[str, str]:
     return before | {event.name: event.fingerprint for event in events if isinstance(event, Accepted)}
 
 
+def inputs_of(run: RunDirectory) -> dict[str, str]:
+    """Name → the fingerprint of an input that a run goes by: as it was submitted with, or as was accepted since."""
+    return run.read_run().inputs | accepted_inputs(read_history(run, recent=1))
+
+
 def _read_adopted(run: RunDirectory, number: int, damage: list[str]) -> Adopted | None:
     """What an attempt believed; from the first line of its journal if `adopted.json` is damaged."""
     path = run.adopted(number)

@@ -8,7 +8,7 @@ from hpcrl.config.model import lora_of, models_of
 from hpcrl.data.contents import Contents
 from hpcrl.data.inputs import differences, model_files
 from hpcrl.data.tokens import tokenizer_files
-from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.history import inputs_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import read_seen
 from hpcrl.errors import DataError
@@ -25,7 +25,7 @@ def compare_with_begin(run: RunDirectory, role: str, told: Callable[[str], None]
     model, tokenizer = models_of(experiment).get(role), tokenizer_of(experiment)
     if model is None or tokenizer is None:
         return
-    expected = run.read_run().inputs | accepted_inputs(read_history(run, recent=1))
+    expected = inputs_of(run)
     inputs = {f"{role}.path": model_files(Path(model.path))}
     if there := [path for path in tokenizer_files(tokenizer[1]) if path.is_file()]:
         inputs["data.tokenizer"] = there

@@ -24,7 +24,7 @@ from hpcrl.placement.plan import Plan, read_plan
 from hpcrl.placement.rates import Ran, Rates
 from hpcrl.placement.search_inputs import lengths_asked
 from hpcrl.placement.step_times import expected_step
-from hpcrl.placement.waiting import placed_as, waiting_in
+from hpcrl.placement.waiting import waiting_in
 from hpcrl.placement.workload import workload_of
 from hpcrl.recipes.algorithm import experiment_from
 
@@ -171,7 +171,7 @@ def _reckoned(plan: Plan, costs: CostModel) -> dict[str, tuple[int, int]]:
     """Nanoseconds of each call under a plan that can be reckoned, and of what waits in the host's memory for it."""
     found = {}
     for call in plan.calls:
-        at = placed_as(plan.replica(call.name))
+        at = plan.replica(call.name).placed
         if lasts := costs.call_nanoseconds(call, at, plan.micro_batches.get(call.name, 0)):
             found[call.name] = lasts, waiting_in(costs, plan, call)
     return found

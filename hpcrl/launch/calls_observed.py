@@ -85,7 +85,7 @@ def _look(of: _Attempt, rows: list[StepCost], seen: Seen) -> None:
 
 def _look_at_call(of: _Attempt, call: MFC, made: list[CallCost], seen: Seen) -> None:
     replica, tokens = of.plan.replica(call.name), of.plan.micro_batches.get(call.name, 0)
-    place, layout = _placed(replica), replica.arrangement
+    place, layout = replica.placed, replica.arrangement
     key = key_of(of.costs.models[call.role], replica.backend, models_held(of.experiment)[call.role].dtype, layout.tp)
     usual: dict[int, dict[Any, Spent]] = {}
     if layout.pp == 1 and made:
@@ -104,7 +104,7 @@ def _look_at_call(of: _Attempt, call: MFC, made: list[CallCost], seen: Seen) -> 
 def _look_at_links(of: _Attempt, call: MFC, key: Key, taken: list[Seconds], seen: Seen) -> None:
     """What is exchanged and let go, and updates, which are what else a worker does that has the whole model."""
     replica, tokens = of.plan.replica(call.name), of.plan.micro_batches.get(call.name, 0)
-    place, layout = _placed(replica), replica.arrangement
+    place, layout = replica.placed, replica.arrangement
     exchanged = _ideal(of.costs, "exchange", call, place, tokens)
     released = of.costs.release_nanoseconds(call.role, place) * (replica.between == "host")
     updates = updating(of.costs, call, place) * (call.kind == "train_step" and layout.tp == layout.pp == 1)
@@ -147,9 +147,9 @@ def _look_at_move(of: _Attempt, replica: ReplicaPlan, made: list[CallCost], seen
     """What beside the links a move takes counts as reckoned."""
     if replica.role not in of.costs.models:
         return
-    home, side = _placed(of.plan.home(replica.role)), _side(of, replica)
+    home, side = of.plan.home(replica.role).placed, _side(of, replica)
     whole, rest = (
-        float(costs.moves(replica.role, [home], [_placed(replica)])[0, 0])
+        float(costs.moves(replica.role, [home], [replica.placed])[0, 0])
         for costs in (of.costs, _without(of.costs, side, "send"))
     )
     for cost in made:
@@ -199,7 +199,3 @@ def _is_known(of: _Attempt, call: MFC) -> bool:
     if call.kind not in PASSES or call.method or replica.sharded or replica.served or not replica.backend:
         return False
     return call.kind != "train_step" or lora_of(models_held(of.experiment)[call.role]) is None
-
-
-def _placed(replica: ReplicaPlan) -> Placed:
-    return Placed(replica.arrangement, replica.ranks, replica.backend)

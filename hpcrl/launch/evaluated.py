@@ -14,7 +14,7 @@ from hpcrl.data.contents import Contents
 from hpcrl.data.inputs import contents_in, differences, input_files
 from hpcrl.data.user_code import CodeSetting, code_places, collect_code
 from hpcrl.durable.code import changed_files, describe_code
-from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.history import inputs_of
 from hpcrl.durable.records import CodeCopy, SettingsRecord
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import read_seen
@@ -80,7 +80,7 @@ def placed_anew(run: RunDirectory, asked: ExperimentConfig, given: Sequence[str]
 def _other_contents(run: RunDirectory, record: SettingsRecord, asked: ExperimentConfig) -> list[str]:
     """The files that are no longer what was evaluated, with settings that are the same."""
     inputs = input_files(asked, algorithm_of(asked).rows)
-    found = differences(_inputs(run), inputs, Contents(read_seen(run)))
+    found = differences(inputs_of(run), inputs, Contents(read_seen(run)))
     code = changed_files(run.read_code(record.code))
     files = sorted({file for named in code.values() for file in named})
     return [*(f"{key}: {how}" for key, how in sorted(found.items())), *(f"{file} has changed" for file in files)]
@@ -100,7 +100,7 @@ def _asked(run: RunDirectory) -> dict[str, Any]:
     known = [it for it in settings(type(experiment_from(record.experiment))) if it.change in COUNTS]
     found: dict[str, Any] = {it.key: reduce(getitem, it.key.split("."), values) for it in known}
     places = {it.key for it in known if it.is_path}
-    for key, text in _inputs(run).items():
+    for key, text in inputs_of(run).items():
         found[key] = (None if key in places else found.get(key), contents_in(text))
     experiment = experiment_from(record.experiment)
     called = {call.role for call in algorithm_of(experiment).calls(experiment)}
@@ -116,8 +116,3 @@ def _code(copy: CodeCopy, named: CodeSetting) -> str:
 
 def _newest(run: RunDirectory) -> SettingsRecord:
     return run.read_settings(run.versions()[-1])
-
-
-def _inputs(run: RunDirectory) -> dict[str, str]:
-    """Setting → the fingerprint that the run goes by."""
-    return run.read_run().inputs | accepted_inputs(read_history(run, recent=1))

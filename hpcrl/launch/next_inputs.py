@@ -7,7 +7,7 @@ from hpcrl.data.contents import Contents, Seen
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import changed, differences, fingerprints, input_files
 from hpcrl.data.order import row_of
-from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.history import inputs_of
 from hpcrl.durable.indexes import indexes_to_try
 from hpcrl.durable.records import changed_inputs
 from hpcrl.durable.recovery import plan_next_attempt
@@ -36,7 +36,7 @@ def next_inputs(
         DataError: others changed, cannot be read, or lack rows that steps still need.
         ConfigurationError: `accepted` names what is neither an input nor code.
     """
-    before = run.read_run().inputs | accepted_inputs(read_history(run, recent=1))
+    before = inputs_of(run)
     inputs, contents = input_files(experiment, algorithm_of(experiment).rows), Contents(read_seen(run))
     known = sorted({*before, *inputs, *code})
     if strange := sorted(set(accepted) - set(known)):

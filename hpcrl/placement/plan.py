@@ -63,6 +63,11 @@ class ReplicaPlan(msgspec.Struct, frozen=True, dict=True):
     """The role whose model it is, without its adapters, on the same workers; empty of one that has its own."""
 
     @property
+    def placed(self) -> Placed:
+        """Where and how it is."""
+        return Placed(self.arrangement, self.ranks, self.backend)
+
+    @property
     def is_home(self) -> bool:
         """Whether it is where its role is trained or blended, and saved; the others are moved to, and have no
         optimizer."""

@@ -2,20 +2,14 @@
 
 from hpcrl.dataflow.graph import MFC
 from hpcrl.placement.costs import CostModel
-from hpcrl.placement.placing import Placed
-from hpcrl.placement.plan import Plan, ReplicaPlan
-
-
-def placed_as(replica: ReplicaPlan) -> Placed:
-    """Where and how a replica is."""
-    return Placed(replica.arrangement, replica.ranks, replica.backend)
+from hpcrl.placement.plan import Plan
 
 
 def waiting_in(costs: CostModel, plan: Plan, call: MFC) -> int:
     """Nanoseconds, each time that a call is made under a plan. Parameters that nothing changes are only copied back; a
     copy that is sent new ones lets them go there, too."""
     replica, changed = plan.replica(call.name), plan.changes.values()
-    at = placed_as(replica)
+    at = replica.placed
     if replica.is_home and call.role in changed:
         roles = (call.role, call.blends) if call.blends else (call.role,)
         return sum(costs.waiting_nanoseconds(role, call.kind, at) for role in roles)

@@ -14,7 +14,7 @@ from hpcrl.placement.disk import estimate_disk
 from hpcrl.placement.memory import BYTES
 from hpcrl.placement.plan import ModelName, Plan
 from hpcrl.placement.rates import Link
-from hpcrl.placement.waiting import placed_as, waiting_in
+from hpcrl.placement.waiting import waiting_in
 
 APPEND_NS = 2_000_000
 """An fsync of the journal."""
@@ -68,7 +68,7 @@ def _share_of_round(costs: CostModel) -> float:
 
 def durations_of(costs: CostModel, plan: Plan) -> Durations:
     """By a cost model."""
-    placed = {replica.model: placed_as(replica) for replica in plan.replicas}
+    placed = {replica.model: replica.placed for replica in plan.replicas}
     calls = {}
     for call in plan.calls:
         at = placed[plan.replica(call.name).model]
